@@ -1,0 +1,131 @@
+"""Examples, and how they are spread over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from coterie.errors import InvalidInput, require
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A data set in memory. Tags are further facts about each example: attributes, author, writer."""
+
+    x: Tensor  # (examples, ...): float32 pictures or features, or int64 tokens
+    y: Tensor  # (examples,) int64 class labels
+    classes: int
+    name: str
+    tags: Mapping[str, Tensor] = field(default_factory=dict)  # each (examples,)
+    label_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(len(self.x) > 0, f"{self.name}.x", tuple(self.x.shape), "has no examples; check the file or the filter")
+        require(
+            len(self.y) == len(self.x), f"{self.name}: len(y)", len(self.y), f"must equal len(x)={len(self.x)}"
+        )
+        if self.x.is_floating_point() and not bool(torch.isfinite(self.x).all()):
+            bad = int((~torch.isfinite(self.x.flatten(1)).all(1)).nonzero()[0])
+            raise InvalidInput(f"{self.name}.x[{bad}] has NaN or infinity; clean or drop that example")
+        low, high = int(self.y.min()), int(self.y.max())
+        require(
+            low >= 0 and high < self.classes,
+            f"{self.name}.y",
+            (low, high),
+            f"must lie in 0..{self.classes - 1}; renumber the labels or set classes",
+        )
+        for tag, values in self.tags.items():
+            require(len(values) == len(self.x), f"{self.name}.tags[{tag!r}]", len(values), f"must have {len(self.x)} entries")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, rows: Tensor, name: str | None = None) -> Examples:
+        return replace(
+            self,
+            x=self.x[rows],
+            y=self.y[rows],
+            tags={tag: values[rows] for tag, values in self.tags.items()},
+            name=name or self.name,
+        )
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Which rows of the examples each client holds: client i has ``rows[offsets[i]:offsets[i + 1]]``."""
+
+    rows: Tensor
+    offsets: Tensor  # (clients + 1,)
+
+    @staticmethod
+    def of(parts: Sequence[Tensor]) -> Shards:
+        sizes = torch.tensor([0] + [len(part) for part in parts])
+        rows = torch.cat(list(parts)) if parts else torch.empty(0)
+        return Shards(rows.to(torch.int64), sizes.cumsum(0))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, client: int) -> Tensor:
+        return self.rows[int(self.offsets[client]) : int(self.offsets[client + 1])]
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.offsets.diff()
+
+    def pick(self, clients: Sequence[int]) -> Shards:
+        return Shards.of([self[client] for client in clients])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which of its rows one client draws its batches from, round by round (paper 000).
+
+    Every ``every``-th round is a property round: the batch comes from ``marked`` alone; in all others it comes
+    from ``plain``. Rounds before ``warmup`` are plain.
+    """
+
+    marked: Tensor  # rows
+    plain: Tensor  # rows
+    every: int = 5
+    warmup: int = 0
+
+    def is_marked(self, round: int) -> bool:
+        return round >= self.warmup and round % self.every == 0
+
+    def rows(self, round: int) -> Tensor:
+        return self.marked if self.is_marked(round) else self.plain
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Examples, spread over clients. ``groups`` is the truth about clusters; nothing but ``measure`` reads it."""
+
+    examples: Examples
+    train: Shards
+    test: Shards
+    groups: Tensor  # (clients,) the true cluster, -1 where there is none
+    joins: Tensor | None = None  # (clients,) the round in which each client joins; None: all from the start
+    schedules: Mapping[int, Schedule] = field(default_factory=dict)  # by client; the others use all their rows
+
+    def __post_init__(self) -> None:
+        clients = len(self.train)
+        require(clients > 0, "clients", clients, "must be at least 1")
+        require(len(self.test) == clients, "test shards", len(self.test), f"must be one a client ({clients})")
+        require(len(self.groups) == clients, "groups", len(self.groups), f"must be one a client ({clients})")
+        require(bool((self.train.sizes > 0).any()), "train", "no rows", "every client is empty; check the partition")
+
+    @property
+    def clients(self) -> int:
+        return len(self.train)
+
+    def describe(self) -> str:
+        sizes = self.train.sizes
+        groups = int(self.groups.max()) + 1
+        return (
+            f"{self.examples.name}: {self.clients} clients, {int(sizes.min())} to {int(sizes.max())} examples each, "
+            f"{groups or 'unknown'} true clusters"
+        )

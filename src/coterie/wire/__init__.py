@@ -1,0 +1,1 @@
+"""What travels and who may see it."""
