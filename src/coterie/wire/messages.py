@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 Params = Mapping[str, Tensor]
 """Named tensors: the leaves of a model, or statistics that add up."""
 
 
+@register
 @dataclass(frozen=True)
 class Contributions:
     """What a group of clients sends up in one round."""
@@ -50,6 +52,7 @@ class Contributions:
         )
 
 
+@register
 @dataclass(frozen=True)
 class Published:
     """What the server sends down: one model (or set of statistics) a slot."""
@@ -66,6 +69,7 @@ class Published:
         return next(iter(self.sealed.values())).slots
 
 
+@register
 @dataclass(frozen=True)
 class Envelope:
     """One message to or from a group of clients."""

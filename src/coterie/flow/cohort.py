@@ -1,0 +1,204 @@
+"""A group of clients and their data, computed together. A client on its own machine is a cohort of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Examples, Schedule, Shards
+from coterie.flow.guard import ClientGuard, Step, Turn
+from coterie.flow.rng import Rng
+from coterie.learn.model import Batch, Model
+from coterie.learn.params import Params, pick
+from coterie.learn.sgd import GradientHook, Local, descend
+
+EVALUATION_BLOCK = 4096  # examples a forward pass, which bounds the memory of activations
+
+
+@dataclass
+class Cohort:
+    """What a client's side of a protocol works with."""
+
+    ids: Tensor  # (clients,)
+    examples: Examples
+    shards: Shards  # the cohort's own training rows, in the order of ids
+    model: Model
+    turn: Turn
+    sees: Tensor | None = None  # (clients, slots) bool
+    schedules: dict[int, Schedule] = field(default_factory=dict)
+    memory: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # (clients, ...): kept from round to round, never sent
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.shards.sizes
+
+    def rng(self, client: int, *purpose: str | int) -> Rng:
+        return self.turn.noise(client, *purpose)
+
+    def seen(self, models: Params) -> Tensor:
+        """(clients, slots) bool."""
+        slots = next(iter(models.values())).shape[0]
+        return torch.ones(len(self), slots, dtype=torch.bool) if self.sees is None else self.sees
+
+    @cached_property
+    def round_shards(self) -> Shards:
+        """The rows in use this round: a scheduled client uses a part of its own."""
+        if not self.schedules:
+            return self.shards
+        return Shards.of(
+            [
+                self.schedules[client].rows(self.turn.round)
+                if client in self.schedules
+                else self.shards[position]
+                for position, client in enumerate(self.ids.tolist())
+            ]
+        )
+
+    # -- looking at data -----------------------------------------------------------------------------------------
+
+    def losses(self, models: Params, sample: int | None = None) -> Tensor:
+        """(clients, slots): each model's mean loss on each client's data, or on a fresh sample of it."""
+        shards = self.round_shards if sample is None else self._sampled(sample)
+        return segment_mean(self.example_losses(models, shards), shards)
+
+    def example_losses(self, models: Params, shards: Shards | None = None) -> Tensor:
+        """(rows, slots), rows in the order of the shards."""
+        rows = (shards or self.round_shards).rows
+        slots = next(iter(models.values())).shape[0]
+        losses = torch.empty(len(rows), slots)
+        for block in torch.arange(len(rows)).split(EVALUATION_BLOCK):
+            x, y = self.examples.x[rows[block]], self.examples.y[rows[block]]
+            for slot in range(slots):
+                losses[block, slot] = self.model.losses(pick(models, slot), x, y)
+        return losses
+
+    def _sampled(self, count: int) -> Shards:
+        parts = []
+        for position, client in enumerate(self.ids.tolist()):
+            rows = self.round_shards[position]
+            if len(rows) > count:
+                chosen = self.rng(client, "choice").numpy().choice(len(rows), count, replace=False)
+                rows = rows[torch.from_numpy(chosen)]
+            parts.append(rows)
+        return Shards.of(parts)
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def train(
+        self,
+        start: Params,
+        local: Local,
+        guard: ClientGuard,
+        *,
+        proximal: float = 0.0,
+        example_weights: Tensor | None = None,
+        label: str = "batches",
+    ) -> dict[str, Tensor]:
+        """The models (clients, ...) after local training from ``start`` (clients, ...).
+
+        ``example_weights`` (rows,) scales each example's loss; ``label`` names the stream of the batches.
+        """
+        model = self.model.with_dropout(guard.dropout) if guard.dropout else self.model
+        return descend(
+            model,
+            start,
+            self.batches(local, example_weights, label, random=model.random),
+            local.lr,
+            clip=guard.example_clip,
+            hook=self._hook(guard, local),
+            proximal=proximal,
+        )
+
+    def _hook(self, guard: ClientGuard, local: Local) -> GradientHook | None:
+        if type(guard).gradient is ClientGuard.gradient:
+            return None
+
+        def hook(grads: dict[str, Tensor], params: Params, index: int) -> Params:
+            return guard.gradient(grads, params, Step(self.ids, index, local.batch_size, self.turn))
+
+        return hook
+
+    def batches(
+        self,
+        local: Local,
+        example_weights: Tensor | None = None,
+        label: str = "batches",
+        *,
+        random: bool = False,
+    ) -> Iterator[Batch]:
+        """Local batches, padded to one shape; see ``plan_batches`` for how they are drawn."""
+        shards = self.round_shards
+        plan = [
+            plan_batches(int(size), local, self.rng(client, label).numpy())
+            for client, size in zip(self.ids.tolist(), shards.sizes)
+        ]
+        steps = max(len(indices) for indices, _ in plan)
+        width = max((row.shape[0] for indices, _ in plan for row in indices), default=0)
+        for step in range(steps):
+            index, weights, active = self._padded(plan, shards, step, max(width, 1))
+            if example_weights is not None:
+                weights = weights * example_weights[index]
+            rows = shards.rows[index]
+            seeds = (
+                [self.rng(client, label, "dropout", step).seed() for client in self.ids.tolist()]
+                if random
+                else ()
+            )
+            yield Batch(self.examples.x[rows], self.examples.y[rows], weights, active, seeds)
+
+    @staticmethod
+    def _padded(
+        plan: list[tuple[list[np.ndarray], float]], shards: Shards, step: int, width: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Positions in shards.rows and weights, both (clients, width), and who is active."""
+        index = np.zeros((len(plan), width), dtype=np.int64)
+        weights = np.zeros((len(plan), width), dtype=np.float32)
+        active = np.zeros(len(plan), dtype=bool)
+        offsets = shards.offsets.numpy()
+        for position, (batches, divisor) in enumerate(plan):
+            if step < len(batches):
+                batch = batches[step]
+                index[position, : len(batch)] = offsets[position] + batch
+                weights[position, : len(batch)] = 1 / (divisor or len(batch))
+                active[position] = True
+        return torch.from_numpy(index), torch.from_numpy(weights), torch.from_numpy(active)
+
+
+def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[list[np.ndarray], float]:
+    """One client's batches as positions in its data, and the number that divides their sums (0: their own size).
+
+    Steps run through shuffled data, shuffling again when it is used up. Epochs end in a smaller batch. Under Poisson
+    sampling the divisor is the expected size, so that it says nothing about the data.
+    """
+    if size == 0:
+        return [], 0
+    if local.poisson:
+        rate = min(1.0, local.batch_size / size)
+        return [np.flatnonzero(draws.random(size) < rate) for _ in range(local.steps)], rate * size
+    width = min(local.batch_size, size)
+    if local.epochs is not None:
+        orders = [draws.permutation(size) for _ in range(local.epochs)]
+        return [order[at : at + width] for order in orders for at in range(0, size, width)], 0
+    passes = -(-local.steps * width // size)
+    order = np.concatenate([draws.permutation(size) for _ in range(passes)])
+    return [order[step * width : (step + 1) * width] for step in range(local.steps)], 0
+
+
+def segment_mean(values: Tensor, shards: Shards) -> Tensor:
+    """(clients, ...) means of (rows, ...) over each client's rows; 0 where it has none."""
+    sizes = shards.sizes
+    owners = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    sums = torch.zeros(len(sizes), *values.shape[1:], dtype=torch.float64).index_add_(
+        0, owners, values.double()
+    )
+    return (sums / sizes.clamp_min(1).view(-1, *[1] * (values.dim() - 1))).to(values.dtype)

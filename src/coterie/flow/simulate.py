@@ -1,0 +1,125 @@
+"""All clients on this machine: chunk by chunk, vectorised where that pays, else in parallel processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Federation
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Turn
+from coterie.flow.protocol import Population, Protocol
+from coterie.flow.rng import Rng
+from coterie.flow.workers import Workers
+from coterie.learn.memory import keep_freed_memory
+from coterie.learn.model import Model
+from coterie.learn.params import Layout, Params
+from coterie.wire.messages import Envelope, Published
+
+CHUNK_BYTES = 1 << 30  # how much one chunk of clients may take for parameters, gradients and batches
+
+
+def population(federation: Federation) -> Population:
+    joins = (
+        federation.joins
+        if federation.joins is not None
+        else torch.zeros(federation.clients, dtype=torch.int64)
+    )
+    return Population(federation.train.sizes, joins)
+
+
+def respond(
+    protocol: Protocol[Any], kind: str, models: Params, cohort: Cohort, guard: ClientGuard
+) -> Envelope:
+    """The client's half of a round, wherever the client runs."""
+    answer = protocol.answer(kind, models, cohort, guard)
+    return Envelope(kind, cohort.turn.round, cohort.ids, guard.contribute(answer, cohort.turn))
+
+
+@dataclass
+class Simulator:
+    """A ``Transport`` whose clients are rows of a federation in memory."""
+
+    protocol: Protocol[Any]
+    federation: Federation
+    model: Model
+    guard: ClientGuard
+    rng: Rng  # the root of the clients' streams
+    chunk_bytes: int = CHUNK_BYTES
+    processes: int | None = None  # None: as many as cores for models that are not vectorised, else none
+    memory: dict[str, Tensor] = field(default_factory=dict)  # (clients, ...): what the clients keep
+
+    def __post_init__(self) -> None:
+        keep_freed_memory()
+        if self.processes is None:
+            self.processes = 0 if self.model.vectorised else len(os.sched_getaffinity(0))
+        self._workers: Workers | None = None
+
+    def __enter__(self) -> Simulator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def exchange(self, ask: Envelope) -> Iterator[Envelope]:
+        """Every client opens what was published in the same way, so that is done once."""
+        assert isinstance(ask.payload, Published)
+        models = self.guard.receive(ask.payload, Turn(ask.round, self.rng, ask.kind))
+        order = replace(ask, payload=Published(models))
+        chunks = torch.arange(len(ask.clients)).split(self._chunk(models))
+        orders = (order.pick(chunk) for chunk in chunks)
+        if self.processes and len(chunks) > 1:
+            if self._workers is None:
+                self._workers = Workers(self._answer_alone, self.processes)
+            for envelope, memory in self._workers.map((part, self._memory_of(part)) for part in orders):
+                self._remember(envelope.clients, memory)
+                yield envelope
+        else:
+            for part in orders:
+                envelope, memory = self._answer_alone(part, self._memory_of(part))
+                self._remember(part.clients, memory)
+                yield envelope
+
+    def cohort(self, clients: Tensor, turn: Turn, sees: Tensor | None = None) -> Cohort:
+        ids = clients.tolist()
+        scheduled = {
+            client: self.federation.schedules[client] for client in ids if client in self.federation.schedules
+        }
+        memory = {name: kept[clients] for name, kept in self.memory.items()}
+        shards = self.federation.train.pick(ids)
+        return Cohort(clients, self.federation.examples, shards, self.model, turn, sees, scheduled, memory)
+
+    def _answer_alone(self, order: Envelope, memory: dict[str, Tensor]) -> tuple[Envelope, dict[str, Tensor]]:
+        """One chunk, from nothing but the order and what its clients remember: also what a worker process runs."""
+        assert isinstance(order.payload, Published)
+        cohort = self.cohort(order.clients, Turn(order.round, self.rng, order.kind), order.sees)
+        cohort.memory = dict(memory)
+        envelope = respond(self.protocol, order.kind, order.payload.values, cohort, self.guard)
+        return envelope, cohort.memory
+
+    def _memory_of(self, order: Envelope) -> dict[str, Tensor]:
+        return {name: kept[order.clients] for name, kept in self.memory.items()}
+
+    def _remember(self, clients: Tensor, memory: dict[str, Tensor]) -> None:
+        for name, kept in memory.items():
+            if name not in self.memory:
+                self.memory[name] = torch.full((self.federation.clients, *kept.shape[1:]), torch.nan)
+            self.memory[name][clients] = kept
+
+    def _chunk(self, models: Params) -> int:
+        """Clients a chunk: what fits in memory, and small enough that all processes have work."""
+        length = Layout.of(models, leading=1).length
+        x = self.federation.examples.x
+        client_bytes = 4 * x.element_size() * length + 256 * x[0].numel() * x.element_size()
+        fits = max(1, self.chunk_bytes // client_bytes)
+        return fits if self.model.vectorised else min(fits, 4)

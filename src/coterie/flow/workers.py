@@ -1,0 +1,103 @@
+"""Worker processes for models whose clients are computed one by one.
+
+Workers are forked, so they share the data without copying it; orders and answers travel as the wire's own bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing as mp
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from coterie import errors
+from coterie.wire.codec import decode, encode
+
+Work = Callable[..., tuple[Any, ...]]
+PR_SET_PDEATHSIG = 1
+
+
+class WorkerFailed(errors.CoterieError, RuntimeError):
+    """A worker process raised or died."""
+
+
+class Workers:
+    """A few processes that run one function on decoded arguments."""
+
+    def __init__(self, work: Work, count: int) -> None:
+        context = mp.get_context("fork")
+        self._links: list[Connection] = []
+        self._processes = []
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(work, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self._links.append(ours)
+            self._processes.append(process)
+
+    def map(self, arguments: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The results in the order of the arguments; each worker has one piece of work at a time."""
+        waiting = iter(enumerate(arguments))
+        busy: dict[Connection, int] = {}
+        done: dict[int, tuple[Any, ...]] = {}
+        idle = deque(self._links)
+        next_out = 0
+        while True:
+            while idle and len(done) < 2 * len(self._links):  # a slow first chunk must not pile up the others
+                item = next(waiting, None)
+                if item is None:
+                    break
+                link = idle.popleft()
+                link.send_bytes(encode(item[1]))
+                busy[link] = item[0]
+            if not busy and next_out not in done:
+                return
+            while next_out in done:
+                yield done.pop(next_out)
+                next_out += 1
+            for link in wait(list(busy)) if busy else []:
+                assert isinstance(link, Connection)
+                done[busy.pop(link)] = self._receive(link)
+                idle.append(link)
+
+    def _receive(self, link: Connection) -> tuple[Any, ...]:
+        try:
+            failure, result = decode(link.recv_bytes())
+        except EOFError as error:
+            raise WorkerFailed("a worker process died; is there memory enough? Try processes=0") from error
+        if failure:  # our own errors keep their kind
+            raise getattr(errors, failure, WorkerFailed)(result)
+        return result  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        for link, process in zip(self._links, self._processes):
+            link.close()
+            process.terminate()
+            process.join()
+            process.close()
+        self._links, self._processes = [], []
+
+
+def _serve(work: Work, link: Connection) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive a killed run
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(1)
+    while True:
+        try:
+            arguments = decode(link.recv_bytes())
+        except EOFError:
+            return
+        try:
+            answer: tuple[str, Any] = ("", work(*arguments))
+        except errors.CoterieError as error:
+            answer = (type(error).__name__, str(error))
+        except Exception as error:  # whatever the model raised goes to the parent, which raises it
+            answer = ("WorkerFailed", f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-4)}")
+        link.send_bytes(encode(answer))

@@ -1,0 +1,159 @@
+"""The papers' own architectures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from coterie.errors import require
+from coterie.learn.dense import Dense
+from coterie.learn.model import ModuleModel
+
+Picture = tuple[int, int, int]  # channels, height, width
+
+
+def fcnn(classes: int = 10, inputs: int = 784, hidden: int = 200) -> Dense:
+    """The 784-200-10 network of MingledPie."""
+    return Dense((inputs, hidden, classes))
+
+
+def texas_mlp(classes: int = 100) -> Dense:
+    """For Texas100's 6169 binary features."""
+    return Dense((6169, 1024, 512, classes))
+
+
+def purchase_mlp(classes: int = 100) -> Dense:
+    """For Purchase100's 600 binary features."""
+    return Dense((600, 512, 256, classes))
+
+
+@dataclass(frozen=True)
+class _Sized(ModuleModel):
+    classes: int = 10
+    shape: Picture = (1, 28, 28)
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 2, "classes", self.classes, "must be at least 2")
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "must lie in [0, 1)")
+        require(
+            min(self.shape[1:]) >= 8,
+            "shape",
+            self.shape,
+            "must be (channels, height, width), 8 pixels at least",
+        )
+
+    def with_dropout(self, rate: float) -> _Sized:
+        return replace(self, dropout=rate)
+
+
+@dataclass(frozen=True)
+class Cnn(_Sized):
+    """Two convolutions and three dense layers (MingledPie)."""
+
+    def build(self) -> nn.Module:
+        channels, height, width = self.shape
+        flat = 16 * ((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2)
+        return nn.Sequential(
+            nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Dropout(self.dropout),
+            nn.Linear(flat, 120), nn.ReLU(), nn.Dropout(self.dropout),
+            nn.Linear(120, 84), nn.ReLU(),
+            nn.Linear(84, self.classes),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FaceCnn(_Sized):
+    """Three convolutions (32, 64, 128) and a dense layer of 256 (papers 000 and 004)."""
+
+    shape: Picture = (3, 48, 48)
+
+    def build(self) -> nn.Module:
+        channels, height, width = self.shape
+        flat = 128 * (height // 8) * (width // 8)
+        return nn.Sequential(
+            nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Flatten(), nn.Dropout(self.dropout),
+            nn.Linear(flat, 256), nn.ReLU(), nn.Dropout(self.dropout),
+            nn.Linear(256, self.classes),
+        )  # fmt: skip
+
+
+class _Block(nn.Module):
+    """A residual block with GroupNorm: its statistics are the example's own, so clients can be averaged."""
+
+    def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride, 1, bias=False)
+        self.norm1 = nn.GroupNorm(8, fan_out)
+        self.conv2 = nn.Conv2d(fan_out, fan_out, 3, 1, 1, bias=False)
+        self.norm2 = nn.GroupNorm(8, fan_out)
+        same = stride == 1 and fan_in == fan_out
+        self.skip = nn.Identity() if same else nn.Conv2d(fan_in, fan_out, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = relu(self.norm1(self.conv1(x)))
+        return relu(self.norm2(self.conv2(hidden)) + self.skip(x))
+
+
+@dataclass(frozen=True)
+class ResNet18(_Sized):
+    """ResNet-18 for small pictures, with GroupNorm in place of BatchNorm."""
+
+    shape: Picture = (3, 32, 32)
+
+    def build(self) -> nn.Module:
+        layers: list[nn.Module] = [
+            nn.Conv2d(self.shape[0], 64, 3, 1, 1, bias=False),
+            nn.GroupNorm(8, 64),
+            nn.ReLU(),
+        ]
+        width = 64
+        for fan_out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            layers += [_Block(width, fan_out, stride), _Block(fan_out, fan_out, 1)]
+            width = fan_out
+        layers += [
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Dropout(self.dropout),
+            nn.Linear(512, self.classes),
+        ]
+        return nn.Sequential(*layers)
+
+
+class _GruNet(nn.Module):
+    def __init__(self, vocabulary: int, embedding: int, hidden: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.gru = nn.GRU(embedding, hidden, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.head = nn.Linear(hidden, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.gru(self.embedding(tokens))
+        last = (tokens != 0).sum(1).clamp_min(1) - 1  # token 0 is padding at the end
+        return self.head(self.dropout(states[torch.arange(len(tokens)), last]))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Gru(ModuleModel):
+    """Embedding 100, GRU 128, and the last state to a dense layer (paper 000)."""
+
+    classes: int = 5
+    vocabulary: int = 5000
+    embedding: int = 100
+    hidden: int = 128
+    dropout: float = 0.0
+
+    def build(self) -> nn.Module:
+        return _GruNet(self.vocabulary, self.embedding, self.hidden, self.classes, self.dropout)
+
+    def with_dropout(self, rate: float) -> Gru:
+        return replace(self, dropout=rate)

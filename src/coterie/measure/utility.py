@@ -1,0 +1,87 @@
+"""How well each client is served by the models that it uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Federation, Shards
+from coterie.flow.cohort import EVALUATION_BLOCK
+from coterie.flow.guard import Turn
+from coterie.flow.protocol import Protocol
+from coterie.flow.simulate import Simulator
+from coterie.learn.model import Model
+from coterie.learn.params import Params, pick
+
+ROWS_AT_ONCE = 200_000
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Test results a client; NaN for one without test data."""
+
+    accuracy: Tensor  # (clients,)
+    choices: Tensor  # (clients, slots): with which weights it mixes the models
+
+    @property
+    def mean(self) -> float:
+        return float(self.accuracy.nanmean())
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many clients use each slot most."""
+        return torch.bincount(self.choices.argmax(1), minlength=self.choices.shape[1]).tolist()
+
+
+def evaluate(simulator: Simulator, protocol: Protocol[Any], state: Any) -> Scores:
+    """Every client's accuracy on its own test rows, as it would predict now."""
+    federation = simulator.federation
+    turn = Turn(getattr(state, "round", 0), simulator.rng, "evaluate")
+    models = simulator.guard.receive(protocol.result(state), turn)
+    everyone = torch.arange(federation.clients)
+    cohort = simulator.cohort(everyone, turn, protocol.sees(state, everyone))
+    cohort.schedules = {}  # a client predicts for all its data
+    choices = protocol.choose(models, cohort)  # (clients, slots)
+    return Scores(accuracy(simulator.model, models, choices, federation), choices)
+
+
+def accuracy(model: Model, models: Params, choices: Tensor, federation: Federation) -> Tensor:
+    """(clients,): the share of test rows that each client's mixture of models gets right."""
+    rows, places = federation.test.rows.unique(
+        return_inverse=True
+    )  # clients of a group share their test rows
+    chances = _chances(model, models, federation, rows)  # (distinct rows, slots, classes)
+    truth = federation.examples.y[rows]
+    result = torch.full((federation.clients,), torch.nan)
+    for start, end in _spans(federation.test):
+        offsets = federation.test.offsets[start : end + 1]
+        here = places[offsets[0] : offsets[-1]]
+        owners = torch.repeat_interleave(torch.arange(end - start), offsets.diff())
+        mixed = torch.einsum("rsc,rs->rc", chances[here], choices[start:end][owners])
+        right = (mixed.argmax(1) == truth[here]).float()
+        totals = torch.zeros(end - start).index_add_(0, owners, right)
+        result[start:end] = torch.where(offsets.diff() > 0, totals / offsets.diff(), torch.nan)
+    return result
+
+
+def _chances(model: Model, models: Params, federation: Federation, rows: Tensor) -> Tensor:
+    slots = next(iter(models.values())).shape[0]
+    chances = torch.empty(len(rows), slots, federation.examples.classes)
+    for block in torch.arange(len(rows)).split(EVALUATION_BLOCK):
+        x = federation.examples.x[rows[block]]
+        for slot in range(slots):
+            chances[block, slot] = model.logits(pick(models, slot), x).softmax(1)
+    return chances
+
+
+def _spans(shards: Shards) -> list[tuple[int, int]]:
+    """Ranges of clients whose rows together stay under a bound."""
+    spans, start = [], 0
+    for client in range(len(shards)):
+        if int(shards.offsets[client + 1] - shards.offsets[start]) > ROWS_AT_ONCE and client > start:
+            spans.append((start, client))
+            start = client
+    return [*spans, (start, len(shards))]

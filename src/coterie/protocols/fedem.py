@@ -1,0 +1,70 @@
+"""FedEM (Marfoq et al. 2021): each client's data is a mixture of a few common components.
+
+(MingledPie's baseline of that name cites another paper; this is the usual FedEM.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.errors import require
+from coterie.flow.cohort import Cohort, segment_mean
+from coterie.flow.guard import ClientGuard
+from coterie.learn.params import Params, map_leaves, stack
+from coterie.protocols.base import ModelTrainer, copies
+from coterie.wire.messages import Contributions
+
+
+@dataclass(frozen=True)
+class FedEM(ModelTrainer):
+    """Algorithm 1 of Marfoq et al. The mixture weights never leave the client."""
+
+    components: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.components >= 1, "components", self.components, "must be at least 1")
+
+    @property
+    def slots(self) -> int:
+        return self.components
+
+    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        shares = self.responsibilities(models, cohort)  # (rows, components), the E step
+        cohort.memory["mixture"] = segment_mean(shares, cohort.round_shards)
+        trained = [  # the M step: each component on all data, weighted by its share in each example
+            cohort.train(
+                copies(models, torch.full((len(cohort),), slot)),
+                self.local,
+                guard,
+                example_weights=shares[:, slot],
+            )
+            for slot in range(self.components)
+        ]
+        values = map_leaves(lambda leaf: leaf.transpose(0, 1), stack(trained))  # (clients, components, ...)
+        return Contributions(
+            cohort.ids, values, self.weights(cohort), torch.ones(len(cohort), self.components)
+        )
+
+    def mixture(self, cohort: Cohort) -> Tensor:
+        """(clients, components): what each client last found, or even shares for one that has not trained yet."""
+        even = torch.full((len(cohort), self.components), 1 / self.components)
+        known = cohort.memory.get("mixture", torch.full_like(even, torch.nan))
+        return torch.where(known.isnan(), even, known)
+
+    def responsibilities(self, models: Params, cohort: Cohort) -> Tensor:
+        """(rows, components): how likely each component is to have made each example."""
+        owners = torch.repeat_interleave(torch.arange(len(cohort)), cohort.round_shards.sizes)
+        prior = self.mixture(cohort).clamp_min(1e-30).log()[owners]
+        return (prior - cohort.example_losses(models)).softmax(1)
+
+    def choose(self, models: Params, cohort: Cohort) -> Tensor:
+        """A newcomer predicts with the mixture that one E step on its data gives."""
+        fresh = segment_mean(self.responsibilities(models, cohort), cohort.round_shards)
+        known = cohort.memory.get("mixture", torch.full_like(fresh, torch.nan))
+        chosen = torch.where(known.isnan(), fresh, known)
+        empty = cohort.sizes.eq(0).unsqueeze(1)
+        return torch.where(empty, torch.full_like(chosen, 1 / self.components), chosen)

@@ -1,0 +1,140 @@
+"""IFCA (Ghosh et al. 2020): each client trains the cluster model that fits its own data best."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from coterie.errors import InvalidInput, require
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Sums
+from coterie.flow.protocol import Ask, Replies, Server
+from coterie.learn.params import Params, map_leaves, stack
+from coterie.protocols.base import Models, ModelTrainer, copies
+from coterie.wire.messages import Contributions, Published
+
+VOTERS = 256  # clients that take part in choosing the start
+SETS = 500  # sets of models that they vote on
+VOTE_EXAMPLES = 20  # untrained models differ enough on a few examples
+
+
+@dataclass(frozen=True)
+class Ifca(ModelTrainer):
+    """Model averaging, or gradient averaging with ``average_gradients``.
+
+    Random models tend to collapse: one of them is the least bad for everybody, so everybody trains it, and the others
+    stay as they were. So the server first draws ``candidates`` models, many sets of ``clusters`` of them, and lets the
+    clients choose within each set; it starts from the set whose choices are spread most evenly (by entropy). It needs
+    only the sum of the votes, so this also works where it must not see who chose what. ``candidates=0`` is the
+    original's plain random start.
+
+    ``shared`` names the leaves (by prefix) that are averaged over all clients, as in MingledPie's system setting; only
+    the rest is per cluster.
+    """
+
+    clusters: int = 5
+    candidates: int = 30
+    choose_on: int | None = None  # examples on which losses are compared, drawn every round; None: all
+    average_gradients: bool = False
+    shared: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.clusters >= 1, "clusters", self.clusters, "must be at least 1")
+        require(
+            self.candidates == 0 or self.candidates >= self.clusters,
+            "candidates",
+            self.candidates,
+            f"must be 0 (random start) or at least clusters={self.clusters}",
+        )
+        require(
+            self.choose_on is None or self.choose_on >= 1, "choose_on", self.choose_on, "must be at least 1"
+        )
+        if self.average_gradients:
+            require(
+                self.local.steps == 1 and not self.local.epochs, "local", self.local, "must be Local(steps=1)"
+            )
+
+    @property
+    def slots(self) -> int:
+        return self.clusters
+
+    def start(self, server: Server) -> Models:
+        if self.candidates == 0:
+            return super().start(server)
+        seeds = [server.rng.child("candidate", number).seed() for number in range(self.candidates)]
+        return Models(0, Published({"seeds": torch.tensor([seeds])}))
+
+    def run(self, state: Models, server: Server) -> Generator[Ask[Models], Replies, Models]:
+        if "seeds" in state.published.values:
+            voters = server.clients.present(0)[:VOTERS]
+            replies = yield Ask("choose", 0, voters, state.published, state)
+            votes = server.aggregate(replies, 0, "choose").values["votes"][0]  # (sets, clusters)
+            seeds = state.published.values["seeds"][0]
+            best = candidate_sets(seeds, self.clusters)[most_even(votes)]
+            state = Models(0, Published(stack(server.init(int(seeds[index])) for index in best)))
+        return (yield from super().run(state, server))
+
+    def averaged(self, sums: Sums, previous: Published) -> Published:
+        mean = sums.mean(previous)
+        if not (self.shared or self.average_gradients):
+            return mean
+        if mean.sealed:
+            raise InvalidInput(
+                "shared layers and gradient averaging need sums in the clear; this defence seals them"
+            )
+        shares = (sums.weights / sums.weights.sum()).float()  # (clusters,)
+        if self.average_gradients:  # Algorithm 1, option I divides by all clients, not by the cluster's
+            mean = replace(
+                mean,
+                values=map_leaves(
+                    lambda old, new: old + _scaled(new - old, shares), previous.values, mean.values
+                ),
+            )
+        common = {
+            name: torch.tensordot(shares, leaf, 1).expand_as(leaf).contiguous()
+            for name, leaf in mean.values.items()
+            if self.shared and name.startswith(self.shared)
+        }
+        return replace(mean, values=dict(mean.values) | common)
+
+    # -- the client's side ---------------------------------------------------------------------------------------
+
+    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        if kind == "choose":
+            return self.votes(models["seeds"][0], cohort)
+        choice = cohort.losses(models, self.choose_on).argmin(1)  # (clients,)
+        trained = cohort.train(copies(models, choice), self.local, guard)
+        return self.contribution(cohort, trained, one_hot(choice, self.clusters).float())
+
+    def votes(self, seeds: Tensor, cohort: Cohort) -> Contributions:
+        """In every set of candidates, the one that fits the client best."""
+        columns = [cohort.losses(stack([cohort.model.init(seed)]), VOTE_EXAMPLES) for seed in seeds.tolist()]
+        losses = torch.cat(columns, 1)[:, candidate_sets(seeds, self.clusters)]  # (clients, sets, clusters)
+        votes = one_hot(losses.argmin(2), self.clusters).float()
+        return Contributions(
+            cohort.ids, {"votes": votes.unsqueeze(1)}, torch.ones(len(cohort)), torch.ones(len(cohort), 1)
+        )
+
+    def choose(self, models: Params, cohort: Cohort) -> Tensor:
+        return one_hot(cohort.losses(models, self.choose_on).argmin(1), self.clusters).float()
+
+
+def candidate_sets(seeds: Tensor, clusters: int) -> Tensor:
+    """(sets, clusters): the sets that are voted on; they follow from the seeds, so everybody knows them."""
+    generator = torch.Generator().manual_seed(int(seeds[0]))
+    return torch.stack([torch.randperm(len(seeds), generator=generator)[:clusters] for _ in range(SETS)])
+
+
+def most_even(votes: Tensor) -> int:
+    """The set whose votes (sets, clusters) have the largest entropy."""
+    shares = votes / votes.sum(1, keepdim=True)
+    return int(torch.special.entr(shares).sum(1).argmax())
+
+
+def _scaled(leaf: Tensor, shares: Tensor) -> Tensor:
+    return leaf * shares.view(-1, *[1] * (leaf.dim() - 1))

@@ -1,0 +1,168 @@
+"""Clustered federated learning (Sattler et al. 2020): the server splits clients whose updates disagree.
+
+A client is given only its own cluster's model. The server keeps the tree of models at which clusters were split, and
+places a newcomer by walking down that tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize, one_hot
+
+from coterie.errors import require
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard
+from coterie.flow.protocol import Ask, Replies, Server
+from coterie.learn.params import Params, map_leaves
+from coterie.protocols.base import Trainer, copies, updates
+from coterie.wire.codec import register
+from coterie.wire.messages import Contributions, Published
+
+
+@register
+@dataclass(frozen=True)
+class Split:
+    """A node of the tree: the model at the split and the direction in which either side wanted to go."""
+
+    parent: int  # the slot that was split; the left side keeps it
+    child: int  # the slot of the right side
+    model: dict[str, Tensor]
+    left: Tensor  # (length,)
+    right: Tensor
+
+
+@register
+@dataclass(frozen=True)
+class Tree:
+    """A model a cluster, who is where (-1: not placed yet), and how that came about."""
+
+    round: int
+    published: Published
+    assignment: Tensor  # (clients,)
+    since: Tensor  # (slots,) the round in which each cluster came to be
+    scale: float  # the largest update of the first round
+    splits: tuple[Split, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sattler(Trainer[Tree]):
+    """Recursive bipartition by the cosine similarity of updates.
+
+    The original splits a cluster when its mean update is small while single updates are large (its eps_1 and eps_2,
+    absolute numbers that fit one model and learning rate). Here both are relative: the mean is under ``agreement``
+    times the largest update of the cluster, and that one is over ``progress`` times the largest of the first round.
+    """
+
+    agreement: float = 0.6
+    progress: float = 0.1
+    least: int = 2  # clients on either side of a split
+    wait: int = 5  # rounds that a cluster trains before it may be split
+    most: int = 16  # clusters
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.agreement <= 1, "agreement", self.agreement, "must lie in [0, 1]; 0 never splits")
+        require(self.progress >= 0, "progress", self.progress, "must be at least 0")
+        require(self.least >= 1, "least", self.least, "must be at least 1")
+        require(self.most >= 1, "most", self.most, "must be at least 1")
+
+    def start(self, server: Server) -> Tree:
+        clients = len(server.clients.sizes)
+        return Tree(
+            0, Published(server.fresh(1)), torch.full((clients,), -1), torch.zeros(1, dtype=torch.int64), 0.0
+        )
+
+    def run(self, state: Tree, server: Server) -> Generator[Ask[Tree], Replies, Tree]:
+        for round in range(state.round, self.rounds):
+            chosen = server.sample(round, self.participation)
+            placed = replace(state, assignment=(yield from self.place(state, chosen)))
+            sees = self.sees(placed, chosen)
+            replies = yield Ask("train", round, chosen, state.published, state, sees)
+            sent = replies.whole()
+            split = self.split(placed, sent)
+            membership = one_hot(split.assignment[sent.ids], split.published.slots).float()
+            sums = server.aggregate(Replies(iter([replace(sent, membership=membership)])), round)
+            state = replace(split, round=round + 1, published=sums.mean(split.published))
+        return state
+
+    def place(self, state: Tree, chosen: Tensor) -> Generator[Ask[Tree], Replies, Tensor]:
+        """Newcomers walk down the tree: at each split they go to the side with which their update agrees more."""
+        assignment = state.assignment.clone()
+        new = chosen[assignment[chosen] < 0]
+        assignment[new] = 0
+        for split in state.splits:
+            here = new[assignment[new] == split.parent]
+            if len(here):
+                published = Published(map_leaves(lambda leaf: leaf.unsqueeze(0), split.model))
+                replies = yield Ask("place", state.round, here, published, state)
+                sent = replies.whole()
+                moved = updates(sent, published.values, torch.zeros(len(sent), dtype=torch.int64))
+                right = cosine_similarity(moved, split.right, -1) > cosine_similarity(moved, split.left, -1)
+                assignment[sent.ids[right]] = split.child
+        return assignment
+
+    def split(self, state: Tree, sent: Contributions) -> Tree:
+        """Split every cluster that should be, once; clients that are not here are placed when they come back."""
+        given = state.assignment[sent.ids]
+        moved = updates(sent, state.published.values, given)
+        norms = moved.norm(dim=1)
+        scale = state.scale or float(norms.max())
+        state = replace(state, scale=scale)
+        for slot in range(state.published.slots):
+            members = (given == slot).nonzero().flatten()
+            old_enough = state.round - int(state.since[slot]) >= self.wait
+            if not old_enough or len(members) < 2 * self.least or state.published.slots >= self.most:
+                continue
+            largest = float(norms[members].max())
+            if (
+                float(moved[members].mean(0).norm()) < self.agreement * largest
+                and largest > self.progress * scale
+            ):
+                left, right = bipartition(moved[members])
+                if min(len(left), len(right)) >= self.least:
+                    state = _divided(state, slot, moved, sent.ids, members[left], members[right])
+        return state
+
+    def result(self, state: Tree) -> Published:
+        return state.published
+
+    def sees(self, state: Tree, clients: Tensor) -> Tensor:
+        """A client that is not placed yet is given the model at the root's left."""
+        return one_hot(state.assignment[clients].clamp_min(0), state.published.slots).bool()
+
+    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        seen = cohort.seen(models)
+        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=kind)
+        return self.contribution(cohort, trained, seen.float())
+
+
+def bipartition(moved: Tensor) -> tuple[Tensor, Tensor]:
+    """The two sides (positions) with the smallest largest cosine similarity across (complete linkage)."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    directions = normalize(moved, dim=1)
+    distances = (1 - directions @ directions.T).clamp_min(0).numpy().astype(np.float64)
+    labels = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit_predict(distances)
+    labels = labels if labels[0] == 0 else 1 - labels  # the side of the first client is the left one
+    return torch.from_numpy(np.flatnonzero(labels == 0)), torch.from_numpy(np.flatnonzero(labels == 1))
+
+
+def _divided(state: Tree, slot: int, moved: Tensor, ids: Tensor, left: Tensor, right: Tensor) -> Tree:
+    child = state.published.slots
+    model = {name: leaf[slot].clone() for name, leaf in state.published.values.items()}
+    values = {name: torch.cat([leaf, leaf[slot : slot + 1]]) for name, leaf in state.published.values.items()}
+    assignment = state.assignment.clone()
+    assignment[assignment == slot] = -1  # absent members find their side when they come back
+    assignment[ids[left]] = slot
+    assignment[ids[right]] = child
+    since = torch.cat([state.since, state.since.new_tensor([state.round])])
+    since[slot] = state.round
+    split = Split(slot, child, model, moved[left].mean(0), moved[right].mean(0))
+    return replace(
+        state, published=Published(values), assignment=assignment, since=since, splits=(*state.splits, split)
+    )

@@ -1,0 +1,127 @@
+"""Frozen values to bytes and back, without pickle: what is decoded can never run code.
+
+A JSON header describes the structure; the tensors' and byte strings' contents follow it. The same value gives the
+same bytes, so files and messages can be compared byte for byte. Only registered classes can be decoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from coterie.errors import InvalidInput
+
+MAGIC = b"COTERIE1"
+Class = TypeVar("Class", bound=type)
+_classes: dict[str, type] = {}
+_custom: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
+
+
+def register(cls: Class) -> Class:
+    """Class decorator: lets a frozen dataclass travel."""
+    _classes[cls.__name__] = cls
+    return cls
+
+
+def register_custom(cls: type, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+    """Lets a class that is no dataclass travel, by way of a value that can (a ciphertext as its bytes)."""
+    _classes[cls.__name__] = cls
+    _custom[cls.__name__] = (pack, unpack)
+
+
+def encode(value: Any) -> bytes:
+    blobs: list[bytes] = []
+    header = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
+    return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *blobs])
+
+
+def decode(data: bytes | memoryview) -> Any:
+    view = memoryview(data)
+    if bytes(view[:8]) != MAGIC:
+        raise InvalidInput("data does not start with Coterie's mark; it was not written by this codec")
+    end = 16 + int.from_bytes(view[8:16], "little")
+    try:
+        header = json.loads(bytes(view[16:end]))
+        reader = _Reader(view[end:])
+        return _unpack(header, reader)
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError) as error:
+        raise InvalidInput(
+            f"data of {len(view)} bytes is truncated or damaged ({error}); write it again"
+        ) from error
+
+
+class _Reader:
+    def __init__(self, view: memoryview) -> None:
+        self.view, self.at = view, 0
+
+    def take(self, count: int) -> memoryview:
+        if self.at + count > len(self.view):
+            raise InvalidInput(f"data ends {self.at + count - len(self.view)} bytes early; write it again")
+        self.at += count
+        return self.view[self.at - count : self.at]
+
+
+def _pack(value: Any, blobs: list[bytes]) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return {"f": value.hex()}  # JSON has no NaN, and repr would do but hex is exact by definition
+    if isinstance(value, torch.Tensor):
+        array = value.detach().contiguous().numpy()
+        blobs.append(array.tobytes())
+        return {"t": array.dtype.str, "s": list(array.shape)}
+    if isinstance(value, np.ndarray):
+        blobs.append(np.ascontiguousarray(value).tobytes())
+        return {"n": value.dtype.str, "s": list(value.shape)}
+    if isinstance(value, bytes):
+        blobs.append(value)
+        return {"b": len(value)}
+    if isinstance(value, list):
+        return [_pack(item, blobs) for item in value]
+    if isinstance(value, tuple):
+        return {"u": [_pack(item, blobs) for item in value]}
+    if isinstance(value, dict):
+        return {"d": [[_pack(key, blobs), _pack(item, blobs)] for key, item in value.items()]}
+    return _pack_object(value, blobs)
+
+
+def _pack_object(value: Any, blobs: list[bytes]) -> Any:
+    name = type(value).__name__
+    if _classes.get(name) is not type(value):
+        raise InvalidInput(
+            f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register"
+        )
+    if name in _custom:
+        return {"c": name, "v": _pack(_custom[name][0](value), blobs)}
+    fields = {field.name: _pack(getattr(value, field.name), blobs) for field in dataclasses.fields(value)}
+    return {"c": name, "a": fields}
+
+
+def _unpack(node: Any, reader: _Reader) -> Any:
+    if node is None or isinstance(node, bool | int | str):
+        return node
+    if isinstance(node, list):
+        return [_unpack(item, reader) for item in node]
+    if "f" in node:
+        return float.fromhex(node["f"])
+    if "t" in node or "n" in node:
+        dtype, shape = np.dtype(node.get("t") or node["n"]), node["s"]
+        raw = reader.take(dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+        array = np.frombuffer(raw, dtype).reshape(shape).copy()
+        return torch.from_numpy(array) if "t" in node else array
+    if "b" in node:
+        return bytes(reader.take(node["b"]))
+    if "u" in node:
+        return tuple(_unpack(item, reader) for item in node["u"])
+    if "d" in node:
+        return {_unpack(key, reader): _unpack(item, reader) for key, item in node["d"]}
+    if node["c"] not in _classes:
+        raise InvalidInput(f"class {node['c']!r} is unknown here; import the module that registers it first")
+    if "v" in node:
+        return _custom[node["c"]][1](_unpack(node["v"], reader))
+    return _classes[node["c"]](**{name: _unpack(item, reader) for name, item in node["a"].items()})
