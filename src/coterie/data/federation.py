@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,15 +22,22 @@ class Examples:
     name: str
     tags: Mapping[str, Tensor] = field(default_factory=dict)  # each (examples,)
     label_names: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()  # the word of each token, for texts
 
     def __post_init__(self) -> None:
-        require(len(self.x) > 0, f"{self.name}.x", tuple(self.x.shape), "has no examples; check the file or the filter")
         require(
-            len(self.y) == len(self.x), f"{self.name}: len(y)", len(self.y), f"must equal len(x)={len(self.x)}"
+            len(self.x) > 0,
+            f"{self.name}.x",
+            tuple(self.x.shape),
+            "has no examples; check the file or the filter",
         )
-        if self.x.is_floating_point() and not bool(torch.isfinite(self.x).all()):
-            bad = int((~torch.isfinite(self.x.flatten(1)).all(1)).nonzero()[0])
-            raise InvalidInput(f"{self.name}.x[{bad}] has NaN or infinity; clean or drop that example")
+        require(
+            len(self.y) == len(self.x),
+            f"{self.name}: len(y)",
+            len(self.y),
+            f"must equal len(x)={len(self.x)}",
+        )
+        self._require_finite()
         low, high = int(self.y.min()), int(self.y.max())
         require(
             low >= 0 and high < self.classes,
@@ -38,7 +46,21 @@ class Examples:
             f"must lie in 0..{self.classes - 1}; renumber the labels or set classes",
         )
         for tag, values in self.tags.items():
-            require(len(values) == len(self.x), f"{self.name}.tags[{tag!r}]", len(values), f"must have {len(self.x)} entries")
+            require(
+                len(values) == len(self.x),
+                f"{self.name}.tags[{tag!r}]",
+                len(values),
+                f"must have {len(self.x)} entries",
+            )
+
+    def _require_finite(self) -> None:
+        # NaN and infinity survive a sum, so a finite sum clears all examples without a mask of their size.
+        if self.x.is_floating_point() and not math.isfinite(self.x.sum().item()):
+            bad = (~torch.isfinite(self.x.reshape(len(self.x), -1)).all(1)).nonzero()
+            if len(bad):
+                raise InvalidInput(
+                    f"{self.name}.x[{int(bad[0])}] has NaN or infinity; clean or drop that example"
+                )
 
     def __len__(self) -> int:
         return len(self.x)
@@ -84,8 +106,8 @@ class Shards:
 class Schedule:
     """Which of its rows one client draws its batches from, round by round (paper 000).
 
-    Every ``every``-th round is a property round: the batch comes from ``marked`` alone; in all others it comes
-    from ``plain``. Rounds before ``warmup`` are plain.
+    Every ``every``-th round is a property round: the batch comes from ``marked`` alone; in all others it
+    comes from ``plain``. Rounds before ``warmup`` are plain.
     """
 
     marked: Tensor  # rows
@@ -102,21 +124,28 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Federation:
-    """Examples, spread over clients. ``groups`` is the truth about clusters; nothing but ``measure`` reads it."""
+    """Examples, spread over clients. ``groups`` is the truth about clusters; only ``measure`` reads it."""
 
     examples: Examples
     train: Shards
     test: Shards
     groups: Tensor  # (clients,) the true cluster, -1 where there is none
     joins: Tensor | None = None  # (clients,) the round in which each client joins; None: all from the start
-    schedules: Mapping[int, Schedule] = field(default_factory=dict)  # by client; the others use all their rows
+    schedules: Mapping[int, Schedule] = field(
+        default_factory=dict
+    )  # by client; the others use all their rows
 
     def __post_init__(self) -> None:
         clients = len(self.train)
         require(clients > 0, "clients", clients, "must be at least 1")
         require(len(self.test) == clients, "test shards", len(self.test), f"must be one a client ({clients})")
         require(len(self.groups) == clients, "groups", len(self.groups), f"must be one a client ({clients})")
-        require(bool((self.train.sizes > 0).any()), "train", "no rows", "every client is empty; check the partition")
+        require(
+            bool((self.train.sizes > 0).any()),
+            "train",
+            "no rows",
+            "every client is empty; check the partition",
+        )
 
     @property
     def clients(self) -> int:
@@ -126,6 +155,6 @@ class Federation:
         sizes = self.train.sizes
         groups = int(self.groups.max()) + 1
         return (
-            f"{self.examples.name}: {self.clients} clients, {int(sizes.min())} to {int(sizes.max())} examples each, "
-            f"{groups or 'unknown'} true clusters"
+            f"{self.examples.name}: {self.clients} clients, {int(sizes.min())} to {int(sizes.max())} "
+            f"examples each, {groups or 'unknown'} true clusters"
         )
