@@ -62,10 +62,10 @@ class Workers:
             while next_out in done:
                 yield done.pop(next_out)
                 next_out += 1
-            for link in wait(list(busy)) if busy else []:
-                assert isinstance(link, Connection)
-                done[busy.pop(link)] = self._receive(link)
-                idle.append(link)
+            for ready in wait(list(busy)) if busy else []:
+                assert isinstance(ready, Connection)
+                done[busy.pop(ready)] = self._receive(ready)
+                idle.append(ready)
 
     def _receive(self, link: Connection) -> tuple[Any, ...]:
         try:

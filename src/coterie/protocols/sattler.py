@@ -58,8 +58,8 @@ class Sattler(Trainer[Tree]):
     times the largest update of the cluster, and that one is over ``progress`` times the largest of the first round.
     """
 
-    agreement: float = 0.6
-    progress: float = 0.1
+    agreement: float = 0.5
+    progress: float = 0.4
     least: int = 2  # clients on either side of a split
     wait: int = 5  # rounds that a cluster trains before it may be split
     most: int = 16  # clusters

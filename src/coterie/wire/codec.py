@@ -92,7 +92,7 @@ def _pack(value: Any, blobs: list[bytes]) -> Any:
 
 def _pack_object(value: Any, blobs: list[bytes]) -> Any:
     name = type(value).__name__
-    if _classes.get(name) is not type(value):
+    if name not in _classes or _classes[name] != type(value):
         raise InvalidInput(
             f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register"
         )

@@ -13,7 +13,7 @@ import torch
 
 from coterie.errors import require
 from coterie.wire.codec import decode, encode
-from coterie.wire.messages import Envelope
+from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.view import ThreatModel, View
 
 
@@ -69,8 +69,13 @@ class Tape:
     def _append(self, load: Callable[[], Envelope], envelope: Envelope) -> None:
         address = envelope
         if self.folder is not None:  # keep the address in memory and the contents on disk
-            payload = replace(envelope.payload, values={}, sealed={})
-            address = replace(envelope, payload=payload)
+            payload = envelope.payload
+            empty: Published | Contributions
+            if isinstance(payload, Published):
+                empty = Published({}, payload.sizes)
+            else:
+                empty = replace(payload, values={}, sealed={})
+            address = replace(envelope, payload=empty)
         self._entries.append((load, address))
 
 
