@@ -78,9 +78,7 @@ def test_tag_by_the_table_of_the_base_equals_u_to_the_address() -> None:
 
 @pytest.mark.parametrize("counting", list(Counting))
 @pytest.mark.parametrize(("rate", "threshold"), [(0.5, 2), (0.25, 2)])
-def test_group_and_sampled_sets_are_equal_in_distribution(
-    rate: float, threshold: int, counting: Counting
-) -> None:
+def test_group_and_sampled_sets_are_equal_in_distribution(rate: float, threshold: int, counting: Counting) -> None:
     """Counts of set sizes and of each decoy, within 5 standard errors: a false alarm in about 10^5 runs."""
     rule = TagRule(5, rate, threshold, counting)
     draws = 1500
@@ -98,9 +96,7 @@ def test_group_and_sampled_sets_are_equal_in_distribution(
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 4), st.sampled_from(Counting))
-def test_a_set_holds_the_true_cluster_meets_the_threshold_and_lives(
-    client: int, true: int, counting: Counting
-) -> None:
+def test_a_set_holds_the_true_cluster_meets_the_threshold_and_lives(client: int, true: int, counting: Counting) -> None:
     rule = TagRule(5, 0.5, 2, counting)
     for sets in (group_sets(rule), SampledSets(rule)):
         there, back = torch.tensor([client, 3]), torch.tensor([true, 1])

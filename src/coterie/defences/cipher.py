@@ -1,0 +1,123 @@
+"""What every cipher for sums has in common: the interface, the grid of values, and damaged ciphertexts.
+
+All ciphers round the values to the same grid before sealing and open to the exact sum of the rounded values.
+So CKKS, secure sums and the mock give the same bits, and a run can be replayed although keys, masks and
+encryption noise come from the operating system's entropy.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.errors import InvalidInput, require
+from coterie.wire.sealed import SealedBatch, SealedSum
+
+Floats = npt.NDArray[np.float64]
+
+
+class DamagedCiphertexts(InvalidInput):
+    """Some clients' ciphertexts cannot be used. ``pick`` the other positions and add again."""
+
+    def __init__(self, damaged: Mapping[int, str], ids: Sequence[int]) -> None:
+        self.positions = tuple(sorted(damaged))
+        self.reasons = {ids[position]: damaged[position] for position in self.positions}
+        listed = "; ".join(f"client {client}: {reason}" for client, reason in self.reasons.items())
+        super().__init__(f"ciphertexts={len(self.reasons)} are damaged ({listed}); drop these clients or ask again")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Multiples of 2^-bits. Rounding moves a value by at most 2^-(bits+1), a sum of n by n times that."""
+
+    bits: int = 24
+
+    def round(self, values: Tensor, largest: float) -> Floats:
+        """The nearest points of the grid, as whole numbers of steps."""
+        plain = values.detach().to(torch.float64).numpy()
+        require(
+            bool(np.isfinite(plain).all()),
+            "values",
+            "NaN or infinity",
+            "cannot be sealed; check the training",
+        )
+        worst = float(np.abs(plain).max(initial=0.0))
+        require(
+            worst <= largest,
+            "largest value",
+            worst,
+            f"must be at most {largest:.6g}, or sums could wrap around; scale the values down, or let the "
+            "cipher expect fewer members",
+        )
+        steps: Floats = np.rint(plain * 2.0**self.bits)
+        return steps
+
+    def values(self, steps: Floats) -> Tensor:
+        return torch.from_numpy(steps * 2.0**-self.bits)
+
+
+class Cipher(ABC):
+    """Seals one vector a client (or one a client and slot), so that only sums open, and only with the key."""
+
+    @abstractmethod
+    def keygen(self) -> Any:
+        """A new key from the operating system's entropy."""
+
+    @abstractmethod
+    def seal(self, values: Tensor, key: Any, ids: Sequence[int], membership: Tensor | None = None) -> SealedBatch:
+        """Seal (clients, length), to be added to any slot, or (clients, slots, length), slot by slot.
+
+        With slots, only the pairs in ``membership`` (clients, slots) get a ciphertext. That is how exact
+        mingling sends its update to the true cluster and zeros to the decoys.
+        """
+
+
+def as_cells(values: Tensor, ids: Sequence[int], membership: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Values as (clients, 1 | slots, length), and which of these cells are to be sealed."""
+    require(
+        (values.dim() == 2 and membership is None) or (values.dim() == 3 and membership is not None),
+        "values of shape",
+        tuple(values.shape),
+        "must be (clients, length), or (clients, slots, length) together with a membership",
+    )
+    cells = values.unsqueeze(1) if membership is None else values
+    require(cells.shape[-1] > 0, "length", 0, "must be at least 1: there is nothing to seal")
+    require(len(ids) == len(cells) == len(set(ids)), "ids", list(ids), f"must name {len(cells)} different clients")
+    sealed = torch.ones(cells.shape[:2], dtype=torch.bool) if membership is None else binary(membership, cells)
+    return cells, sealed
+
+
+def binary(membership: Tensor, clients: Sequence[object] | Tensor) -> Tensor:
+    """A membership of zeros and ones as flags; a cipher cannot weigh what it cannot see."""
+    require(
+        membership.dim() == 2 and len(membership) == len(clients),
+        "membership of shape",
+        tuple(membership.shape),
+        f"must be ({len(clients)}, slots)",
+    )
+    flags = membership != 0
+    require(
+        bool((membership == flags).all()),
+        "membership",
+        membership[membership != flags][:1].tolist(),
+        "must be zeros and ones; weigh the values before they are sealed",
+    )
+    return flags
+
+
+def add_intact(batch: SealedBatch, membership: Tensor) -> tuple[SealedSum, dict[int, str]]:
+    """The sums over the clients whose ciphertexts are intact, and why others were left out, by client."""
+    try:
+        return batch.add(membership), {}
+    except DamagedCiphertexts as damage:
+        intact = [position for position in range(len(batch)) if position not in damage.positions]
+        require(len(intact) > 0, "intact ciphertexts", 0, f"are left to add: {damage}")
+        total, more = add_intact(batch.pick(intact), membership[intact])
+        return total, {**damage.reasons, **more}

@@ -1,0 +1,143 @@
+"""A cipher for speed in simulations: plain values behind the same door, and the bytes the real one would send.
+
+It protects nothing on its own: whoever can read the process's memory reads the values. What it does keep is the
+interface: it refuses to open without the key, and it opens to the same bits as CKKS.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from coterie.defences.cipher import Cipher, Floats, as_cells, binary
+from coterie.defences.ckks import Ckks
+from coterie.defences.ckks_wire import message_bytes
+from coterie.errors import InvalidInput, NotPermitted, require
+from coterie.wire.sealed import SealedBatch, SealedSum
+
+
+@dataclass(frozen=True)
+class MockKey:
+    """Opens what was sealed with it, and nothing else."""
+
+    name: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+
+
+@dataclass(frozen=True)
+class MockCipher(Cipher):
+    """Stands in for these CKKS settings, with the same limits."""
+
+    like: Ckks = field(default_factory=Ckks)
+
+    def keygen(self) -> MockKey:
+        return MockKey()
+
+    def seal(self, values: Tensor, key: MockKey, ids: Sequence[int], membership: Tensor | None = None) -> MockBatch:
+        cells, sealed = as_cells(values, ids, membership)
+        steps = self.like.grid.round(cells, self.like.largest)
+        return MockBatch(self.like, key.name, tuple(ids), sealed.numpy(), np.where(sealed[:, :, None], steps, 0.0))
+
+
+@dataclass(frozen=True)
+class MockBatch(SealedBatch):
+    settings: Ckks
+    key_name: bytes
+    ids: tuple[int, ...]
+    sealed: np.ndarray[Any, np.dtype[np.bool_]]  # (clients, 1 | slots): which ciphertexts there would be
+    _steps: Floats = field(repr=False)  # (clients, 1 | slots, length)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.sealed.sum()) * message_bytes(self._steps.shape[-1], fresh=True)
+
+    def pick(self, positions: Sequence[int]) -> MockBatch:
+        rows = list(positions)
+        ids = tuple(self.ids[i] for i in rows)
+        return MockBatch(self.settings, self.key_name, ids, self.sealed[rows], self._steps[rows])
+
+    @classmethod
+    def join(cls, parts: Sequence[SealedBatch]) -> MockBatch:
+        batches = [part for part in parts if isinstance(part, MockBatch)]
+        first = batches[0]
+        require(
+            len(batches) == len(parts) and all(b._kind == first._kind for b in batches),
+            "batches",
+            len(parts),
+            "must all be mocks of the same key and length to be joined",
+        )
+        return cls(
+            first.settings,
+            first.key_name,
+            tuple(client for batch in batches for client in batch.ids),
+            np.concatenate([batch.sealed for batch in batches]),
+            np.concatenate([batch._steps for batch in batches]),
+        )
+
+    def add(self, membership: Tensor) -> MockSum:
+        flags = binary(membership, self.ids).numpy()
+        targets = self.sealed.shape[1]
+        require(targets in (1, flags.shape[1]), "slots", flags.shape[1], f"must be the {targets} that were sealed")
+        members = flags.sum(0)
+        require(
+            members.max(initial=0) <= self.settings.members,
+            "clients in one sum",
+            int(members.max(initial=0)),
+            f"must be at most {self.settings.members}; raise Ckks(members=...)",
+        )
+        missing = flags & ~self.sealed
+        require(not missing.any(), "ciphertext for (client, slot)", np.argwhere(missing)[:1].tolist(), "is missing")
+        # Whole numbers below 2^53 in float64: the product is exact in any order.
+        shares = flags.astype(np.float64)
+        steps = shares.T @ self._steps[:, 0] if targets == 1 else np.einsum("is,isl->sl", shares, self._steps)
+        return MockSum(self.settings, self.key_name, tuple(members.tolist()), steps)
+
+    def open(self, key: Any) -> Tensor:
+        _check(key, self.key_name, "these values")
+        return self.settings.grid.values(self._steps[:, 0] if self.sealed.shape[1] == 1 else self._steps)
+
+    @property
+    def _kind(self) -> tuple[Ckks, bytes, tuple[int, ...]]:
+        return self.settings, self.key_name, self._steps.shape[1:]
+
+
+@dataclass(frozen=True)
+class MockSum(SealedSum):
+    settings: Ckks
+    key_name: bytes
+    members: tuple[int, ...]
+    _steps: Floats = field(repr=False)  # (slots, length)
+
+    @property
+    def slots(self) -> int:
+        return len(self.members)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(count > 0 for count in self.members) * message_bytes(self._steps.shape[-1], fresh=False)
+
+    def __add__(self, other: SealedSum) -> MockSum:
+        if not isinstance(other, MockSum) or self._kind != other._kind:
+            raise InvalidInput(f"sum={other!r} must be a mock of the same key, length and slots to be added")
+        members = tuple(a + b for a, b in zip(self.members, other.members))
+        return MockSum(self.settings, self.key_name, members, self._steps + other._steps)
+
+    def open(self, key: Any) -> Tensor:
+        _check(key, self.key_name, "the sums")
+        return self.settings.grid.values(self._steps)
+
+    @property
+    def _kind(self) -> tuple[Ckks, bytes, tuple[int, ...]]:
+        return self.settings, self.key_name, self._steps.shape
+
+
+def _check(key: Any, name: bytes, what: str) -> None:
+    if not isinstance(key, MockKey) or key.name != name:
+        raise NotPermitted(f"key={type(key).__name__} cannot open {what}; only the key they were sealed with does")
