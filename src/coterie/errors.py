@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CoterieError(Exception):
     """Anything that Coterie raises on purpose."""
@@ -31,3 +34,11 @@ def require(condition: bool, thing: str, value: object, remedy: str) -> None:
     """Raise ``InvalidInput`` as ``thing=value remedy`` unless the condition holds."""
     if not condition:
         raise InvalidInput(f"{thing}={value!r} {remedy}")
+
+
+def nearest(name: object, known: Iterable[object]) -> str:
+    """The remedy for an unknown name: the nearest known one, and the list."""
+    names = sorted(str(one) for one in known)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
+    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return f"is unknown; {f'did you mean {close[0]!r}? ' if close else ''}Known: {shown}"

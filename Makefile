@@ -1,0 +1,28 @@
+PYTHON ?= python3.11
+BIN := .venv/bin
+
+.PHONY: audit test check bench clean
+
+audit: .venv/installed  ## the main job on embedded data
+	$(BIN)/coterie train
+
+test: .venv/installed  ## all tests
+	$(BIN)/pytest -n 2
+
+check: .venv/installed  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/installed  ## speeds, each as a ratio to a baseline measured beside it
+	$(BIN)/coterie bench
+
+# torch first and pinned: any looser request pulls a CUDA build of several GB
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,deploy]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist runs

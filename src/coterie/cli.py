@@ -1,0 +1,95 @@
+"""The command line. Heavy imports happen inside the commands, so that help comes at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coterie import __version__
+
+app = typer.Typer(
+    help="Train clustered federations, attack them, defend them, and measure what leaks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Root = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
+RUNS = Path("runs")
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file; without one, the trainers are compared on embedded digits.")
+    ] = None,
+    runs: Root = RUNS,
+    seed: Annotated[int | None, typer.Option(help="Replaces the file's seed.")] = None,
+) -> None:
+    """Train one federation, or several that differ in their trainer."""
+    from coterie.run import session
+
+    session.train(config, runs, seed)
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
+    """Go on with a run that was stopped."""
+    from coterie.run import session
+
+    session.resume(folder)
+
+
+@app.command("runs")
+def list_runs(runs: Root = RUNS) -> None:
+    """List runs with their state and newest measurement."""
+    from coterie.run import session
+
+    session.list_runs(runs)
+
+
+@app.command()
+def data(
+    folder: Annotated[
+        Path | None, typer.Option(help="Where data sets lie; else the environment's COTERIE_DATA.")
+    ] = None,
+) -> None:
+    """List data sets: which are ready, which are missing and where they are published."""
+    from coterie.run import session
+
+    session.list_data(folder)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Errors that we raise on purpose are messages, not tracebacks."""
+    from coterie.errors import CoterieError
+
+    try:
+        return app(arguments)
+    except CoterieError as error:
+        print(f"coterie: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, an unreadable file
+        print(f"coterie: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("coterie: stopped; what was finished is kept, `coterie resume FOLDER` goes on", file=sys.stderr)
+        sys.exit(130)

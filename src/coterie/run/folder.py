@@ -1,0 +1,147 @@
+"""A run on disk. One file, replaced atomically every round, is the truth; all others can be made from it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from coterie.errors import InvalidInput, RunDamaged
+from coterie.learn.params import Params
+from coterie.wire.codec import decode, encode, register
+
+CHECKPOINT, RECORD, METRICS, MODELS, LOCK = "checkpoint.bin", "run.json", "metrics.jsonl", "models.npz", "lock"
+
+
+@register
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on as if it had never stopped."""
+
+    state: Any
+    memory: dict[str, Tensor]  # what the clients keep
+    history: list[dict[str, Any]]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Either the old file or the whole new one is there, also after a power cut."""
+    partial = path.with_name(path.name + ".part")
+    with partial.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+
+    @staticmethod
+    def create(path: Path, record: dict[str, Any]) -> RunFolder:
+        """A new run; the record is what it takes to run it again."""
+        if (path / RECORD).exists():
+            raise InvalidInput(f"folder {path} already holds a run; use `coterie resume {path}` or another folder")
+        path.mkdir(parents=True, exist_ok=True)
+        started = {"created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
+        write_atomically(path / RECORD, json.dumps(record | started, indent=2).encode())
+        return RunFolder(path)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        try:
+            return json.loads((self.path / RECORD).read_text())  # type: ignore[no-any-return]
+        except FileNotFoundError as error:
+            raise RunDamaged(
+                f"{self.path} holds no run ({RECORD} is missing); `coterie runs` lists those there are"
+            ) from error
+        except json.JSONDecodeError as error:
+            raise RunDamaged(
+                f"{self.path / RECORD} is damaged ({error}); start the run again in another folder"
+            ) from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        write_atomically(self.path / CHECKPOINT, encode(checkpoint))
+        lines = "".join(json.dumps(row) + "\n" for row in checkpoint.history)
+        write_atomically(self.path / METRICS, lines.encode())
+
+    def load(self) -> Checkpoint | None:
+        path = self.path / CHECKPOINT
+        if not path.exists():
+            return None
+        try:
+            checkpoint = decode(path.read_bytes())
+        except InvalidInput as error:
+            raise RunDamaged(f"{path} is damaged ({error}); start the run again in another folder") from error
+        assert isinstance(checkpoint, Checkpoint)
+        return checkpoint
+
+    def finish(self, models: Params) -> None:
+        partial = self.path / (MODELS + ".part")
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **{name: leaf.numpy() for name, leaf in models.items()})
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.path / MODELS)
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / MODELS).exists()
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        path = self.path / METRICS
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def state(self) -> str:
+        if self.finished:
+            return "finished"
+        with (self.path / LOCK).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return "running"
+        return "stopped"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep a second process from working on the same run; the system lets go of it when this one dies."""
+        with (self.path / LOCK).open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InvalidInput(
+                    f"run {self.path} is being worked on by another process; wait for it or stop it"
+                ) from error
+            yield
+
+
+def list_runs(root: Path) -> list[RunFolder]:
+    """All runs below a folder, oldest first."""
+    found = [RunFolder(path.parent) for path in root.rglob(RECORD)] if root.is_dir() else []
+    return sorted(found, key=lambda run: (run.record["created"], str(run.path)))
+
+
+def free_folder(root: Path, name: str) -> Path:
+    """The first of name-001, name-002, ... that is free."""
+    number = 1
+    while (root / f"{name}-{number:03d}").exists():
+        number += 1
+    return root / f"{name}-{number:03d}"
+
+
+def versions() -> dict[str, str]:
+    packages = ("coterie", "torch", "numpy", "scikit-learn", "dp-accounting", "tenseal")
+    return {"python": platform.python_version()} | {package: version(package) for package in packages}

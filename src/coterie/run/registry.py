@@ -1,0 +1,82 @@
+"""The names that configurations and the command line use, and the objects behind them.
+
+Everything is imported when it is first asked for, so that listing names costs nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from coterie.errors import InvalidInput, nearest
+
+TRAINERS = {
+    "fedavg": "coterie.protocols.fedavg:FedAvg",
+    "fedprox": "coterie.protocols.fedprox:FedProx",
+    "fedem": "coterie.protocols.fedem:FedEM",
+    "ifca": "coterie.protocols.ifca:Ifca",
+    "sattler": "coterie.protocols.sattler:Sattler",
+    "cosine_kmeans": "coterie.protocols.cosine_kmeans:CosineKMeans",
+}
+
+MODELS = {
+    "fcnn": "coterie.learn.models:fcnn",
+    "cnn": "coterie.learn.models:Cnn",
+    "face_cnn": "coterie.learn.models:FaceCnn",
+    "resnet18": "coterie.learn.models:ResNet18",
+    "gru": "coterie.learn.models:Gru",
+    "dense": "coterie.learn.dense:Dense",
+    "texas_mlp": "coterie.learn.models:texas_mlp",
+    "purchase_mlp": "coterie.learn.models:purchase_mlp",
+}
+
+PARTITIONS = {
+    "label_sets": "coterie.data.partition:LabelSets",
+    "dirichlet": "coterie.data.partition:Dirichlet",
+    "iid": "coterie.data.partition:Iid",
+    "by_tag": "coterie.data.partition:ByTag",
+    "rotation": "coterie.data.partition:Rotation",
+    "property": "coterie.data.partition:PropertySplit",
+}
+
+DEFENCES = {
+    "none": "coterie.flow.guard:Defence",
+}
+
+
+def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any]:
+    """The class or function behind a name; ``module:Name`` reaches a user's own."""
+    address = names.get(name, name)
+    if ":" not in address:
+        raise InvalidInput(f"{what} {name!r} {nearest(name, names)}")
+    module, _, attribute = address.partition(":")
+    try:
+        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(
+            f"{what} {name!r} cannot be imported ({error}); is its folder on PYTHONPATH, and the name spelt right?"
+        ) from error
+
+
+def build(target: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
+    """Call the target with options from a file: names are checked against its own, values against its types."""
+    from pydantic import ConfigDict, ValidationError, validate_call
+    from pydantic.errors import PydanticUserError
+
+    known = {name for name in inspect.signature(target).parameters if name not in ("self", "args", "kwargs")}
+    for name in options:
+        if name not in known:
+            raise InvalidInput(f"{what} option {name!r} {nearest(name, known)}")
+    try:
+        call = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)
+    except PydanticUserError:  # a user's own class whose annotations pydantic cannot read
+        return target(**options)
+    try:
+        return call(**options)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"]) or "?"
+        given = problem.get("input")
+        raise InvalidInput(f"{what} option {place}={given!r} is wrong: {problem['msg']}") from error
