@@ -58,9 +58,7 @@ class Examples:
         if self.x.is_floating_point() and not math.isfinite(self.x.sum().item()):
             bad = (~torch.isfinite(self.x.reshape(len(self.x), -1)).all(1)).nonzero()
             if len(bad):
-                raise InvalidInput(
-                    f"{self.name}.x[{int(bad[0])}] has NaN or infinity; clean or drop that example"
-                )
+                raise InvalidInput(f"{self.name}.x[{int(bad[0])}] has NaN or infinity; clean or drop that example")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -131,9 +129,7 @@ class Federation:
     test: Shards
     groups: Tensor  # (clients,) the true cluster, -1 where there is none
     joins: Tensor | None = None  # (clients,) the round in which each client joins; None: all from the start
-    schedules: Mapping[int, Schedule] = field(
-        default_factory=dict
-    )  # by client; the others use all their rows
+    schedules: Mapping[int, Schedule] = field(default_factory=dict)  # by client; the others use all their rows
 
     def __post_init__(self) -> None:
         clients = len(self.train)

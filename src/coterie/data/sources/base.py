@@ -65,9 +65,7 @@ class Source(ABC):
     about: ClassVar[str]
     published_at: ClassVar[str]
     layout: ClassVar[str]
-    places: ClassVar[
-        tuple[str, ...]
-    ] = ()  # subfolders besides the one named after the source and the folder itself
+    places: ClassVar[tuple[str, ...]] = ()  # subfolders besides the one named after the source and the folder itself
 
     @abstractmethod
     def read(self, folder: Path) -> Examples:
@@ -126,14 +124,10 @@ def data_folder(folder: Path | str | None) -> Path:
     """The folder that was named, else the one in the environment."""
     named = folder if folder is not None else os.environ.get(ENVIRONMENT)
     if named is None:
-        raise DataMissing(
-            f"no data folder is named; pass folder=... or set the environment variable {ENVIRONMENT}"
-        )
+        raise DataMissing(f"no data folder is named; pass folder=... or set the environment variable {ENVIRONMENT}")
     path = Path(named).expanduser()
     if not path.is_dir():
-        raise DataMissing(
-            f"data folder {path} does not exist; pass folder=... or set {ENVIRONMENT} to one that does"
-        )
+        raise DataMissing(f"data folder {path} does not exist; pass folder=... or set {ENVIRONMENT} to one that does")
     return path
 
 

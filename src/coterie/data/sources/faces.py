@@ -94,9 +94,7 @@ class Faces(Embedded):
             part = slice(start, min(start + CHUNK, self.count))
             rng = self.rng.child("faces", start // CHUNK)
             drawn = draw_attributes(shares, rng)
-            x[part] = Portrait(drawn, self.rows, self.columns, rng.child("looks").numpy()).draw()[
-                : part.stop - start
-            ]
+            x[part] = Portrait(drawn, self.rows, self.columns, rng.child("looks").numpy()).draw()[: part.stop - start]
             for attribute, values in drawn.items():
                 tags[attribute][part] = values[: part.stop - start]
         pictures = torch.from_numpy(x)
@@ -115,9 +113,7 @@ class Faces(Embedded):
 def draw_attributes(shares: Mapping[str, tuple[float, ...]], rng: Rng) -> dict[str, NDArray[np.int64]]:
     """CHUNK values of each attribute, each from a stream of its own."""
     return {
-        attribute: np.searchsorted(
-            np.cumsum(weights)[:-1], rng.child(attribute).numpy().random(CHUNK), side="right"
-        )
+        attribute: np.searchsorted(np.cumsum(weights)[:-1], rng.child(attribute).numpy().random(CHUNK), side="right")
         for attribute, weights in shares.items()
     }
 
@@ -158,9 +154,9 @@ class Portrait:
 
     def tinted(self, colour: NDArray[Any], spread: float) -> NDArray[Any]:
         brightness = self.draw_from.normal(0, spread, (self.faces, 1))
-        return np.clip(
-            colour + brightness + self.draw_from.normal(0, spread / 3, (self.faces, 3)), 0.02, 1
-        ).astype(np.float32)
+        return np.clip(colour + brightness + self.draw_from.normal(0, spread / 3, (self.faces, 3)), 0.02, 1).astype(
+            np.float32
+        )
 
     def place(self, rows: int, columns: int) -> tuple[Plane, Plane]:
         """Where each pixel lies on each face: shift, size and tilt differ."""
@@ -241,9 +237,7 @@ class Portrait:
             (head[0] + self.between(0.05, 0.1), head[1] + self.between(0.02, 0.08)),
         )
         crown *= 1 - self.below(self.v, 0.1 + self.around(0.05))
-        fall = self.ellipse(
-            self.u, self.v, (0.0, 0.15), (head[0] + self.between(0.06, 0.16), self.between(0.75, 0.95))
-        )
+        fall = self.ellipse(self.u, self.v, (0.0, 0.15), (head[0] + self.between(0.06, 0.16), self.between(0.75, 0.95)))
         self.paint(np.maximum(crown, fall * long), self.hair)
 
     def shoulders(self) -> None:
@@ -287,9 +281,7 @@ class Portrait:
             )
             eye = self.ellipse(u, v, (side * apart, height), (0.085, open_))
             self.paint(eye, np.full((self.faces, 3), 0.92, np.float32), region.start)
-            self.paint(
-                eye * self.ellipse(u, v, (side * apart + gaze, height), (0.042, 0.05)), iris, region.start
-            )
+            self.paint(eye * self.ellipse(u, v, (side * apart + gaze, height), (0.042, 0.05)), iris, region.start)
             arch = brow_height + 1.2 * (u - side * apart) ** 2
             brow = self.ellipse(u, v - arch, (side * apart, 0.0), (0.13, np.maximum(brow_thick, 0.01)))
             self.paint(0.85 * brow, self.hair * 0.7, region.start)
@@ -298,9 +290,7 @@ class Portrait:
         region = self.rows(-0.1, 0.3)
         u, v = self.u[:, region] - 1.4 * yaw, self.v[:, region]
         length, side = self.between(0.14, 0.2), np.sign(self.around(1.0))
-        self.paint(
-            0.3 * self.ellipse(u, v, (side * 0.045, 0.06), (0.03, length)), self.skin * 0.55, region.start
-        )
+        self.paint(0.3 * self.ellipse(u, v, (side * 0.045, 0.06), (0.03, length)), self.skin * 0.55, region.start)
         tip = 0.06 + length
         self.paint(0.35 * self.ellipse(u, v, (0.0, tip), (0.09, 0.035)), self.skin * 0.5, region.start)
         self.paint(
@@ -365,9 +355,7 @@ class Portrait:
             lenses = np.maximum(lenses, self.ellipse(u, v, (side * 0.21, drop), size))
         bar = self.ellipse(u, v, (0.0, drop - 0.03), (0.4, 0.02))
         self.paint(np.maximum(lenses * self.between(0.6, 0.97), 0.9 * bar) * worn, tint, region.start)
-        glint = self.ellipse(u, v, (0.16 + self.around(0.03), drop - 0.04), (0.03, 0.02)) * self.between(
-            0, 0.5
-        )
+        glint = self.ellipse(u, v, (0.16 + self.around(0.03), drop - 0.04), (0.03, 0.02)) * self.between(0, 0.5)
         self.paint(glint * worn, np.ones((self.faces, 3), np.float32), region.start)
 
     def light(self) -> NDArray[Any]:
