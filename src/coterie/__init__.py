@@ -1,5 +1,47 @@
-"""Privacy in clustered federated learning and federated clustering."""
+"""Privacy in clustered federated learning and federated clustering.
+
+The public names, each imported when it is first used: ``import coterie`` alone costs nothing.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+_HOMES = {
+    "coterie.data.federation": ("Examples", "Federation", "Schedule", "Shards"),
+    "coterie.data.partition": ("ByTag", "Dirichlet", "Iid", "LabelSets", "PropertySplit", "Rotation"),
+    "coterie.errors": ("CoterieError", "InvalidInput", "NotPermitted"),
+    "coterie.flow.guard": ("ClientGuard", "Defence", "ServerGuard"),
+    "coterie.flow.protocol": ("Ask", "Protocol", "Server"),
+    "coterie.flow.rng": ("Rng",),
+    "coterie.learn.dense": ("Dense",),
+    "coterie.learn.model": ("Model", "as_model"),
+    "coterie.learn.models": ("Cnn", "FaceCnn", "Gru", "ResNet18", "fcnn"),
+    "coterie.learn.sgd": ("Local",),
+    "coterie.protocols.cosine_kmeans": ("CosineKMeans",),
+    "coterie.protocols.fedavg": ("FedAvg",),
+    "coterie.protocols.fedem": ("FedEM",),
+    "coterie.protocols.fedprox": ("FedProx",),
+    "coterie.protocols.ifca": ("Ifca",),
+    "coterie.protocols.sattler": ("Sattler",),
+    "coterie.run.folder": ("RunFolder",),
+    "coterie.run.training": ("Outcome", "train"),
+    "coterie.wire.tape": ("Tape",),
+    "coterie.wire.view": ("ThreatModel", "View"),
+}
+_home = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_home)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _home:
+        raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+    return getattr(import_module(_home[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
