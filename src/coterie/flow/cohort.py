@@ -31,9 +31,7 @@ class Cohort:
     turn: Turn
     sees: Tensor | None = None  # (clients, slots) bool
     schedules: dict[int, Schedule] = field(default_factory=dict)
-    memory: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # (clients, ...): kept from round to round, never sent
+    memory: dict[str, Tensor] = field(default_factory=dict)  # (clients, ...): kept from round to round, never sent
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,9 +55,7 @@ class Cohort:
             return self.shards
         return Shards.of(
             [
-                self.schedules[client].rows(self.turn.round)
-                if client in self.schedules
-                else self.shards[position]
+                self.schedules[client].rows(self.turn.round) if client in self.schedules else self.shards[position]
                 for position, client in enumerate(self.ids.tolist())
             ]
         )
@@ -149,11 +145,7 @@ class Cohort:
             if example_weights is not None:
                 weights = weights * example_weights[index]
             rows = shards.rows[index]
-            seeds = (
-                [self.rng(client, label, "dropout", step).seed() for client in self.ids.tolist()]
-                if random
-                else ()
-            )
+            seeds = [self.rng(client, label, "dropout", step).seed() for client in self.ids.tolist()] if random else ()
             yield Batch(self.examples.x[rows], self.examples.y[rows], weights, active, seeds)
 
     @staticmethod
@@ -198,7 +190,5 @@ def segment_mean(values: Tensor, shards: Shards) -> Tensor:
     """(clients, ...) means of (rows, ...) over each client's rows; 0 where it has none."""
     sizes = shards.sizes
     owners = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    sums = torch.zeros(len(sizes), *values.shape[1:], dtype=torch.float64).index_add_(
-        0, owners, values.double()
-    )
+    sums = torch.zeros(len(sizes), *values.shape[1:], dtype=torch.float64).index_add_(0, owners, values.double())
     return (sums / sizes.clamp_min(1).view(-1, *[1] * (values.dim() - 1))).to(values.dtype)

@@ -84,9 +84,7 @@ def _tampered(tamperer: Tamperer, envelope: Envelope, tape: Tape, rng: Rng) -> E
 
     mine = tamperer.threat.positions(envelope)
     changed = tamperer.tamper(envelope.pick(mine), tape.view(tamperer.threat), rng)
-    rest = torch.tensor(
-        [at for at in range(len(envelope.clients)) if at not in set(mine.tolist())], dtype=torch.int64
-    )
+    rest = torch.tensor([at for at in range(len(envelope.clients)) if at not in set(mine.tolist())], dtype=torch.int64)
     own: Any = changed.payload
     if not len(rest):
         return changed

@@ -25,17 +25,11 @@ CHUNK_BYTES = 1 << 30  # how much one chunk of clients may take for parameters, 
 
 
 def population(federation: Federation) -> Population:
-    joins = (
-        federation.joins
-        if federation.joins is not None
-        else torch.zeros(federation.clients, dtype=torch.int64)
-    )
+    joins = federation.joins if federation.joins is not None else torch.zeros(federation.clients, dtype=torch.int64)
     return Population(federation.train.sizes, joins)
 
 
-def respond(
-    protocol: Protocol[Any], kind: str, models: Params, cohort: Cohort, guard: ClientGuard
-) -> Envelope:
+def respond(protocol: Protocol[Any], kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Envelope:
     """The client's half of a round, wherever the client runs."""
     answer = protocol.answer(kind, models, cohort, guard)
     return Envelope(kind, cohort.turn.round, cohort.ids, guard.contribute(answer, cohort.turn))
@@ -92,9 +86,7 @@ class Simulator:
 
     def cohort(self, clients: Tensor, turn: Turn, sees: Tensor | None = None) -> Cohort:
         ids = clients.tolist()
-        scheduled = {
-            client: self.federation.schedules[client] for client in ids if client in self.federation.schedules
-        }
+        scheduled = {client: self.federation.schedules[client] for client in ids if client in self.federation.schedules}
         memory = {name: kept[clients] for name, kept in self.memory.items()}
         shards = self.federation.train.pick(ids)
         return Cohort(clients, self.federation.examples, shards, self.model, turn, sees, scheduled, memory)

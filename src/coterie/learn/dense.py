@@ -98,9 +98,7 @@ class Dense(Model):
     ) -> list[Tensor]:
         """The loss's derivative by each layer's output before its activation, (clients, batch, width)."""
         delta = logits.softmax(-1)
-        delta.scatter_add_(
-            2, batch.y.unsqueeze(-1), delta.new_full((1, 1, 1), -1.0).expand(*batch.y.shape, 1)
-        )
+        delta.scatter_add_(2, batch.y.unsqueeze(-1), delta.new_full((1, 1, 1), -1.0).expand(*batch.y.shape, 1))
         delta.mul_(batch.weights.unsqueeze(-1))
         deltas = [delta]
         for index in range(self.depth - 1, 0, -1):
@@ -108,9 +106,7 @@ class Dense(Model):
             mask = masks[index - 1]
             if mask is not None:
                 delta.mul_(mask)
-            delta = torch.ops.aten.threshold_backward(
-                delta, inputs[index], 0
-            )  # relu's derivative, in one pass
+            delta = torch.ops.aten.threshold_backward(delta, inputs[index], 0)  # relu's derivative, in one pass
             deltas.insert(0, delta)
         return deltas
 

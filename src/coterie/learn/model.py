@@ -91,9 +91,7 @@ class ModuleModel(Model):
 
     @property
     def random(self) -> bool:
-        return any(
-            isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in built(self).modules()
-        )
+        return any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in built(self).modules())
 
     def init(self, seed: int) -> dict[str, Tensor]:
         with seeded(seed):
@@ -154,9 +152,7 @@ def check_module(module: nn.Module) -> None:
                 "clients leaves them undefined, and they mix the examples that per-example clipping must keep apart. "
                 "Use nn.GroupNorm instead"
             )
-    require(
-        any(True for _ in module.parameters()), "model", type(module).__name__, "has no parameters to train"
-    )
+    require(any(True for _ in module.parameters()), "model", type(module).__name__, "has no parameters to train")
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,4 @@ def descend(
 def check_finite(params: Params, lr: float) -> None:
     for name, leaf in params.items():
         if not bool(torch.isfinite(leaf.sum())):
-            raise Diverged(
-                f"leaf {name!r} became NaN or infinite in local training; lower lr={lr} or check the data"
-            )
+            raise Diverged(f"leaf {name!r} became NaN or infinite in local training; lower lr={lr} or check the data")

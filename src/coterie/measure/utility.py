@@ -50,9 +50,7 @@ def evaluate(simulator: Simulator, protocol: Protocol[Any], state: Any) -> Score
 
 def accuracy(model: Model, models: Params, choices: Tensor, federation: Federation) -> Tensor:
     """(clients,): the share of test rows that each client's mixture of models gets right."""
-    rows, places = federation.test.rows.unique(
-        return_inverse=True
-    )  # clients of a group share their test rows
+    rows, places = federation.test.rows.unique(return_inverse=True)  # clients of a group share their test rows
     chances = _chances(model, models, federation, rows)  # (distinct rows, slots, classes)
     truth = federation.examples.y[rows]
     result = torch.full((federation.clients,), torch.nan)

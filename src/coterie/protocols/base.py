@@ -73,9 +73,7 @@ class ModelTrainer(Trainer[Models]):
 
     def run(self, state: Models, server: Server) -> Generator[Ask[Models], Replies, Models]:
         for round in range(state.round, self.rounds):
-            replies = yield Ask(
-                "train", round, server.sample(round, self.participation), state.published, state
-            )
+            replies = yield Ask("train", round, server.sample(round, self.participation), state.published, state)
             state = Models(round + 1, self.averaged(server.aggregate(replies, round), state.published))
         return state
 

@@ -74,9 +74,7 @@ class CosineKMeans(Trainer[Groups]):
         from sklearn.cluster import KMeans
 
         if len(sent) < self.clusters:
-            raise InvalidInput(
-                f"clusters={self.clusters} is more than the {len(sent)} clients; use fewer clusters"
-            )
+            raise InvalidInput(f"clusters={self.clusters} is more than the {len(sent)} clients; use fewer clusters")
         given = state.assignment[sent.ids].clamp_min(0)
         directions = normalize(updates(sent, state.published.values, given), dim=1)
         similarity = (directions @ directions.T).double().numpy()

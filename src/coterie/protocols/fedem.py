@@ -45,9 +45,7 @@ class FedEM(ModelTrainer):
             for slot in range(self.components)
         ]
         values = map_leaves(lambda leaf: leaf.transpose(0, 1), stack(trained))  # (clients, components, ...)
-        return Contributions(
-            cohort.ids, values, self.weights(cohort), torch.ones(len(cohort), self.components)
-        )
+        return Contributions(cohort.ids, values, self.weights(cohort), torch.ones(len(cohort), self.components))
 
     def mixture(self, cohort: Cohort) -> Tensor:
         """(clients, components): what each client last found, or even shares for one that has not trained yet."""

@@ -51,13 +51,9 @@ class Ifca(ModelTrainer):
             self.candidates,
             f"must be 0 (random start) or at least clusters={self.clusters}",
         )
-        require(
-            self.choose_on is None or self.choose_on >= 1, "choose_on", self.choose_on, "must be at least 1"
-        )
+        require(self.choose_on is None or self.choose_on >= 1, "choose_on", self.choose_on, "must be at least 1")
         if self.average_gradients:
-            require(
-                self.local.steps == 1 and not self.local.epochs, "local", self.local, "must be Local(steps=1)"
-            )
+            require(self.local.steps == 1 and not self.local.epochs, "local", self.local, "must be Local(steps=1)")
 
     @property
     def slots(self) -> int:
@@ -84,16 +80,12 @@ class Ifca(ModelTrainer):
         if not (self.shared or self.average_gradients):
             return mean
         if mean.sealed:
-            raise InvalidInput(
-                "shared layers and gradient averaging need sums in the clear; this defence seals them"
-            )
+            raise InvalidInput("shared layers and gradient averaging need sums in the clear; this defence seals them")
         shares = (sums.weights / sums.weights.sum()).float()  # (clusters,)
         if self.average_gradients:  # Algorithm 1, option I divides by all clients, not by the cluster's
             mean = replace(
                 mean,
-                values=map_leaves(
-                    lambda old, new: old + _scaled(new - old, shares), previous.values, mean.values
-                ),
+                values=map_leaves(lambda old, new: old + _scaled(new - old, shares), previous.values, mean.values),
             )
         common = {
             name: torch.tensordot(shares, leaf, 1).expand_as(leaf).contiguous()

@@ -73,9 +73,7 @@ class Sattler(Trainer[Tree]):
 
     def start(self, server: Server) -> Tree:
         clients = len(server.clients.sizes)
-        return Tree(
-            0, Published(server.fresh(1)), torch.full((clients,), -1), torch.zeros(1, dtype=torch.int64), 0.0
-        )
+        return Tree(0, Published(server.fresh(1)), torch.full((clients,), -1), torch.zeros(1, dtype=torch.int64), 0.0)
 
     def run(self, state: Tree, server: Server) -> Generator[Ask[Tree], Replies, Tree]:
         for round in range(state.round, self.rounds):
@@ -119,10 +117,7 @@ class Sattler(Trainer[Tree]):
             if not old_enough or len(members) < 2 * self.least or state.published.slots >= self.most:
                 continue
             largest = float(norms[members].max())
-            if (
-                float(moved[members].mean(0).norm()) < self.agreement * largest
-                and largest > self.progress * scale
-            ):
+            if float(moved[members].mean(0).norm()) < self.agreement * largest and largest > self.progress * scale:
                 left, right = bipartition(moved[members])
                 if min(len(left), len(right)) >= self.least:
                     state = _divided(state, slot, moved, sent.ids, members[left], members[right])

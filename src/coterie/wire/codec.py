@@ -50,9 +50,7 @@ def decode(data: bytes | memoryview) -> Any:
         reader = _Reader(view[end:])
         return _unpack(header, reader)
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError) as error:
-        raise InvalidInput(
-            f"data of {len(view)} bytes is truncated or damaged ({error}); write it again"
-        ) from error
+        raise InvalidInput(f"data of {len(view)} bytes is truncated or damaged ({error}); write it again") from error
 
 
 class _Reader:
@@ -93,13 +91,11 @@ def _pack(value: Any, blobs: list[bytes]) -> Any:
 def _pack_object(value: Any, blobs: list[bytes]) -> Any:
     name = type(value).__name__
     if name not in _classes or _classes[name] != type(value):
-        raise InvalidInput(
-            f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register"
-        )
+        raise InvalidInput(f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register")
     if name in _custom:
         return {"c": name, "v": _pack(_custom[name][0](value), blobs)}
-    fields = {field.name: _pack(getattr(value, field.name), blobs) for field in dataclasses.fields(value)}
-    return {"c": name, "a": fields}
+    names = [field.name for field in dataclasses.fields(_classes[name])]
+    return {"c": name, "a": {field: _pack(getattr(value, field), blobs) for field in names}}
 
 
 def _unpack(node: Any, reader: _Reader) -> Any:

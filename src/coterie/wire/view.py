@@ -32,9 +32,7 @@ class ThreatModel:
         """Which of an envelope's clients this adversary can read."""
         if self.server:
             return torch.arange(len(envelope.clients))
-        mine = [
-            position for position, client in enumerate(envelope.clients.tolist()) if client in self.parties
-        ]
+        mine = [position for position, client in enumerate(envelope.clients.tolist()) if client in self.parties]
         return torch.tensor(mine, dtype=torch.int64)
 
 
