@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Examples
-from coterie.data.sources.base import nearest
-from coterie.errors import InvalidInput, require
+from coterie.errors import InvalidInput, nearest, require
 
 if TYPE_CHECKING:
     from coterie.flow.rng import Rng

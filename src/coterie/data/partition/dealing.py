@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.federation import Examples, Federation, Shards
-from coterie.data.sources.base import SPLIT, TEST, nearest
-from coterie.errors import require
+from coterie.data.sources.base import SPLIT, TEST
+from coterie.errors import nearest, require
 
 if TYPE_CHECKING:
     from coterie.flow.rng import Rng

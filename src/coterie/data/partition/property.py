@@ -25,8 +25,7 @@ from coterie.data.partition.dealing import (
     unknown_groups,
 )
 from coterie.data.partition.labels import skew
-from coterie.data.sources.base import nearest
-from coterie.errors import require
+from coterie.errors import nearest, require
 
 if TYPE_CHECKING:
     from coterie.flow.rng import Rng

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import os
 import pickle
 import zipfile
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +21,9 @@ from torch import Tensor
 
 from coterie.data.federation import Examples
 from coterie.errors import CoterieError, DataMissing, InvalidInput
+
+if TYPE_CHECKING:
+    from coterie.flow.rng import Rng
 
 ENVIRONMENT = "COTERIE_DATA"
 SPLIT = "split"  # the tag that keeps a published train/test split
@@ -71,7 +73,8 @@ class Source(ABC):
     def read(self, folder: Path) -> Examples:
         """The examples from a folder that exists."""
 
-    def load(self, folder: Path | str | None = None) -> Examples:
+    def load(self, folder: Path | str | None = None, rng: Rng | None = None) -> Examples:
+        """The examples. Only generated data needs ``rng``, and only files need a folder."""
         try:
             return self.read(data_folder(folder))
         except CoterieError:
@@ -134,14 +137,6 @@ def data_folder(folder: Path | str | None) -> Path:
 def describe(examples: Examples) -> str:
     shape = "x".join(map(str, examples.x.shape[1:]))
     return f"{len(examples):,} examples of {shape}, {examples.classes} classes"
-
-
-def nearest(name: object, known: Iterable[object]) -> str:
-    """A remedy for an unknown name: the nearest known one and the list."""
-    names = [str(one) for one in known]
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"is unknown; {f'did you mean {close[0]!r}? ' if close else ''}Known: {shown}"
 
 
 def pixels(*parts: NDArray[np.uint8]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from abc import abstractmethod
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -14,14 +14,14 @@ import torch
 
 from coterie.data.federation import Examples
 from coterie.data.sources.base import Source, integers, pixels
-from coterie.errors import require
+from coterie.errors import InvalidInput, require
 
 if TYPE_CHECKING:
     from coterie.flow.rng import Rng
 
 
 class Embedded(Source):
-    """A source that needs no folder."""
+    """A source that comes with an installed library and needs no folder."""
 
     layout: ClassVar[str] = "nothing to download"
 
@@ -31,8 +31,29 @@ class Embedded(Source):
     def read(self, folder: Path) -> Examples:
         return self.make()
 
-    def load(self, folder: Path | str | None = None) -> Examples:
+    def load(self, folder: Path | str | None = None, rng: Rng | None = None) -> Examples:
         return self.make()
+
+
+class Generated(Source):
+    """A source that is drawn at random: ``load`` needs an ``rng``, and the same one gives the same examples."""
+
+    layout: ClassVar[str] = "nothing to download"
+    published_at: ClassVar[str] = "generated"
+
+    @abstractmethod
+    def make(self, rng: Rng) -> Examples: ...
+
+    def read(self, folder: Path) -> Examples:
+        return self.load(folder)
+
+    def load(self, folder: Path | str | None = None, rng: Rng | None = None) -> Examples:
+        if rng is None:
+            raise InvalidInput(f"rng=None: {self.name} is generated at random; pass rng=Rng.seeded(...)")
+        return self.make(rng)
+
+    def probe(self, folder: Path | str | None) -> str:
+        return self.about
 
 
 @dataclass(frozen=True)
@@ -79,15 +100,13 @@ class Digits(Embedded):
 
 
 @dataclass(frozen=True)
-class GaussianMixture(Embedded):
+class GaussianMixture(Generated):
     """``components`` spherical Gaussians with centres uniform in a cube of side ``separation``.
 
     The defaults (10 components in 100 dimensions, side 1, variance 0.5) are those of the mixtures of Scott
     et al., which paper 002 uses. The label is the component.
     """
 
-    _: KW_ONLY
-    rng: Rng
     count: int = 10_000
     components: int = 10
     dimensions: int = 100
@@ -96,7 +115,6 @@ class GaussianMixture(Embedded):
 
     name: ClassVar[str] = "gaussians"
     about: ClassVar[str] = "a Gaussian mixture, components and dimensions as you say"
-    published_at: ClassVar[str] = "generated"
 
     def __post_init__(self) -> None:
         require(self.components >= 1, "components", self.components, "must be at least 1")
@@ -115,30 +133,28 @@ class GaussianMixture(Embedded):
             f"must be at least one a component ({self.components})",
         )
 
-    def make(self) -> Examples:
-        generator = self.rng.child("gaussians", "points").torch()
+    def make(self, rng: Rng) -> Examples:
+        generator = rng.child("gaussians", "points").torch()
         y = torch.arange(self.count) % self.components
         y = y[torch.randperm(self.count, generator=generator)]
         noise = torch.randn(self.count, self.dimensions, generator=generator)
-        x = self.centres()[y] + noise.mul_(self.variance**0.5)
+        x = self.centres(rng)[y] + noise.mul_(self.variance**0.5)
         return Examples(x=x, y=y, classes=self.components, name=self.name)
 
-    def centres(self) -> torch.Tensor:
+    def centres(self, rng: Rng) -> torch.Tensor:
         """(components, dimensions)"""
-        generator = self.rng.child("gaussians", "centres").torch()
+        generator = rng.child("gaussians", "centres").torch()
         return torch.rand(self.components, self.dimensions, generator=generator) * self.separation
 
 
 @dataclass(frozen=True)
-class Forge(Embedded):
+class Forge(Generated):
     """Two overlapping clouds in the plane, after the data set of that name in Müller and Guido's book.
 
     Theirs has 26 points drawn with one fixed seed, two of them relabelled by hand; paper 003 speaks of 500.
     This draws as many as asked for from two such clouds, and relabels a like share (8 %).
     """
 
-    _: KW_ONLY
-    rng: Rng
     count: int = 500
 
     name: ClassVar[str] = "forge"
@@ -148,8 +164,8 @@ class Forge(Embedded):
     def __post_init__(self) -> None:
         require(self.count >= 2, "count", self.count, "must be at least 2")
 
-    def make(self) -> Examples:
-        draw = self.rng.child("forge").numpy()
+    def make(self, rng: Rng) -> Examples:
+        draw = rng.child("forge").numpy()
         y = np.arange(self.count) % 2
         centres = np.array([[8.6, 3.1], [11.2, 1.4]])
         x = centres[y] + draw.normal(0, 1, (self.count, 2))
@@ -158,15 +174,13 @@ class Forge(Embedded):
 
 
 @dataclass(frozen=True)
-class Wave(Embedded):
+class Wave(Generated):
     """A noisy wave on a slope, after the data set of that name in Müller and Guido's book.
 
     Theirs is for regression (one feature, one target). For clustering, paper 003, both are features here, and
     the label says whether the wave without its noise lies above zero.
     """
 
-    _: KW_ONLY
-    rng: Rng
     count: int = 500
 
     name: ClassVar[str] = "wave"
@@ -176,8 +190,8 @@ class Wave(Embedded):
     def __post_init__(self) -> None:
         require(self.count >= 2, "count", self.count, "must be at least 2")
 
-    def make(self) -> Examples:
-        draw = self.rng.child("wave").numpy()
+    def make(self, rng: Rng) -> Examples:
+        draw = rng.child("wave").numpy()
         first = draw.uniform(-3, 3, self.count)
         smooth = np.sin(4 * first) + first
         second = (smooth + draw.normal(0, 1, self.count)) / 2

@@ -10,7 +10,7 @@ about them need them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
-from coterie.data.sources.base import integers, nearest
-from coterie.data.sources.embedded import Embedded
-from coterie.errors import InvalidInput, require
+from coterie.data.sources.base import integers
+from coterie.data.sources.embedded import Generated
+from coterie.errors import InvalidInput, nearest, require
 
 if TYPE_CHECKING:
     from coterie.flow.rng import Rng
@@ -54,11 +54,9 @@ HAIR = np.array([[0.10, 0.08, 0.08], [0.34, 0.21, 0.13], [0.84, 0.69, 0.41], [0.
 
 
 @dataclass(frozen=True)
-class Faces(Embedded):
+class Faces(Generated):
     """``count`` faces; the label is one attribute, every attribute is a tag."""
 
-    _: KW_ONLY
-    rng: Rng
     count: int = 5000
     label: str = "smile"
     rows: int = 62
@@ -68,7 +66,6 @@ class Faces(Embedded):
 
     name: ClassVar[str] = "faces"
     about: ClassVar[str] = "drawn faces, 62x47, with attributes: " + ", ".join(RATES)
-    published_at: ClassVar[str] = "generated"
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "count", self.count, "must be at least 1")
@@ -86,15 +83,17 @@ class Faces(Embedded):
                     f"rates[{attribute!r}]={shares} must be {len(RATES[attribute])} shares that add up to 1"
                 )
 
-    def make(self) -> Examples:
+    def make(self, rng: Rng) -> Examples:
         shares = {**RATES, **self.rates}
         x = np.empty((self.count, 3, self.rows, self.columns), np.float32)
         tags = {attribute: np.empty(self.count, np.int64) for attribute in shares}
         for start in range(0, self.count, CHUNK):
             part = slice(start, min(start + CHUNK, self.count))
-            rng = self.rng.child("faces", start // CHUNK)
-            drawn = draw_attributes(shares, rng)
-            x[part] = Portrait(drawn, self.rows, self.columns, rng.child("looks").numpy()).draw()[: part.stop - start]
+            stream = rng.child("faces", start // CHUNK)
+            drawn = draw_attributes(shares, stream)
+            x[part] = Portrait(drawn, self.rows, self.columns, stream.child("looks").numpy()).draw()[
+                : part.stop - start
+            ]
             for attribute, values in drawn.items():
                 tags[attribute][part] = values[: part.stop - start]
         pictures = torch.from_numpy(x)
