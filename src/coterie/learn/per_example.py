@@ -1,0 +1,239 @@
+"""The sum of clipped per-example gradients of an ``nn.Module``, exactly and without one backward pass an example.
+
+One forward and one backward pass give, for every layer with parameters, its input and the loss's derivative by its
+output, both with the example as axis 0. From these follow each example's gradient norm (built, or "ghost" as in
+Li et al. 2022, whichever costs less) and, once the norms are known, the clipped sum, without going back again.
+
+A module with anything else in it is computed one example at a time: slow, always right. So is one for which a trial
+on two examples shows that its layers' inputs and outputs do not tell the whole story (a weight used by hand, an
+operation in place).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, linear
+
+from coterie.learn.layer_gradients import RULES, Names, Outer, Part, understood
+from coterie.learn.params import Params, map_leaves
+
+TRIAL_TOLERANCE = 1e-3
+
+
+def clipped_gradient(module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights: Tensor, clip: float) -> Params:
+    """sum_i weights[i] g_i min(1, clip / |g_i|), where g_i is example i's gradient over all leaves."""
+    kept = weights != 0
+    if not bool(kept.all()):  # padding
+        x, y, weights = x[kept], y[kept], weights[kept]
+    if not len(x):
+        return map_leaves(torch.zeros_like, leaves)
+    if not _traceable(module, leaves, x, y):
+        return one_by_one(module, leaves, x, y, weights, clip)
+    parts = _trace(module, leaves, x, y)
+    scales = weights * clip_scales(_norms(parts, len(x)), clip)
+    return _sums(parts, scales, leaves)
+
+
+def clip_scales(norms: Tensor, clip: float) -> Tensor:
+    return clip / norms.clamp_min(clip) if clip != torch.inf else torch.ones_like(norms)
+
+
+def one_by_one(module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights: Tensor, clip: float) -> Params:
+    """The same, example by example."""
+    total = map_leaves(torch.zeros_like, leaves)
+    for at in range(len(x)):
+        grads = _plain(module, leaves, x[at : at + 1], y[at : at + 1])
+        norm = torch.stack([grad.square().sum() for grad in grads.values()]).sum().sqrt()
+        scale = weights[at] * clip_scales(norm, clip)
+        for name, grad in grads.items():
+            total[name] += scale * grad
+    return total
+
+
+def _plain(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    tracked = {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
+    with torch.enable_grad():
+        loss = cross_entropy(functional_call(module, tracked, (x,)), y, reduction="sum")
+    grads = torch.autograd.grad(loss, list(tracked.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(leaf) if grad is None else grad for (name, leaf), grad in zip(tracked.items(), grads)
+    }
+
+
+def _norms(parts: dict[str, Part], examples: int) -> Tensor:
+    squared = torch.stack([part.squared() for part in parts.values()]).sum(0) if parts else torch.zeros(examples)
+    return squared.clamp_min_(0).sqrt_()
+
+
+def _sums(parts: dict[str, Part], scales: Tensor, leaves: Params) -> dict[str, Tensor]:
+    sums: dict[str, Tensor] = {}
+    for part in parts.values():
+        sums |= part.weighted(scales)
+    return {name: sums[name] if name in sums else torch.zeros_like(leaf) for name, leaf in leaves.items()}
+
+
+# -- one forward and one backward pass, watched -----------------------------------------------------------------------
+
+
+class _Trace:
+    """What went into each layer, and which tensors the loss must be derived by."""
+
+    def __init__(self, examples: int) -> None:
+        self.examples = examples
+        self.outputs: list[Tensor] = []
+        self.makers: list[tuple[str, int, Callable[..., Part]]] = []  # key, number of outputs, deltas -> part
+
+    def watch(self, key: str, outputs: list[Tensor], maker: Callable[..., Part]) -> None:
+        if any(key == seen for seen, _, _ in self.makers) or any(len(out) != self.examples for out in outputs):
+            raise _Opaque(key)
+        self.outputs += [out if out.requires_grad else out.requires_grad_() for out in outputs]
+        self.makers.append((key, len(outputs), maker))
+
+    def parts(self, loss: Tensor) -> dict[str, Part]:
+        deltas = list(torch.autograd.grad(loss, self.outputs, allow_unused=True))
+        parts, start = {}, 0
+        for key, count, maker in self.makers:
+            own = [
+                torch.zeros_like(out) if delta is None else delta
+                for out, delta in zip(self.outputs[start : start + count], deltas[start : start + count])
+            ]
+            parts[key] = maker(*own)
+            start += count
+        return parts
+
+
+class _Opaque(Exception):
+    """A layer was called twice, or on something whose axis 0 is not the example."""
+
+
+def _trace(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str, Part]:
+    fixed = {name: leaf.detach() for name, leaf in leaves.items()}
+    trace = _Trace(len(x))
+    with _watched(module, trace), torch.enable_grad():
+        loss = cross_entropy(functional_call(module, fixed, (x,)), y, reduction="sum")
+        return trace.parts(loss)
+
+
+@contextmanager
+def _watched(module: nn.Module, trace: _Trace) -> Iterator[None]:
+    in_place = any(getattr(part, "inplace", False) for part in module.modules())
+    handles, unrolled = [], []
+    for prefix, layer in _owners(module):
+        names = {own: f"{prefix}.{own}" if prefix else own for own, _ in layer.named_parameters(recurse=False)}
+        if isinstance(layer, nn.GRU):
+            layer.forward = partial(_unrolled_gru, layer, names, trace)  # type: ignore[assignment,method-assign]
+            unrolled.append(layer)
+        else:
+            hook = partial(_remember, trace, names, prefix, in_place)
+            handles.append(layer.register_forward_hook(hook))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer in unrolled:
+            del layer.forward
+
+
+def _remember(
+    trace: _Trace, names: Names, key: str, in_place: bool, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+) -> Tensor | None:
+    given = inputs[0].detach()
+    trace.watch(key, [output], partial(RULES[type(layer)], layer, names, given))
+    return output.clone() if in_place else None  # what follows must not overwrite the watched tensor
+
+
+def _unrolled_gru(
+    layer: nn.GRU, names: Names, trace: _Trace, x: Tensor, state: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """``nn.GRU`` step by step, so that the derivative by each step's recurrent product can be had."""
+    hidden = x.new_zeros(len(x), layer.hidden_size) if state is None else state[0]
+    leaves: Any = layer
+    driven = linear(x, leaves.weight_ih_l0, leaves.bias_ih_l0)
+    driven = driven if driven.requires_grad else driven.requires_grad_()
+    before, recurrent, states = [], [], []
+    for part in driven.unbind(1):
+        before.append(hidden.detach())
+        looped = linear(hidden, leaves.weight_hh_l0, leaves.bias_hh_l0)
+        recurrent.append(looped if looped.requires_grad else looped.requires_grad_())
+        reset_in, update_in, new_in = part.chunk(3, 1)
+        reset_back, update_back, new_back = looped.chunk(3, 1)
+        update = torch.sigmoid(update_in + update_back)
+        new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_back) * new_back)
+        hidden = torch.lerp(new, hidden, update)
+        states.append(hidden)
+    given = x.detach()
+    trace.watch(
+        names["weight_ih_l0"],
+        [driven],
+        lambda delta: Outer(names["weight_ih_l0"], names["bias_ih_l0"], given, delta),
+    )
+    trace.watch(
+        names["weight_hh_l0"],
+        recurrent,
+        lambda *deltas: Outer(
+            names["weight_hh_l0"], names["bias_hh_l0"], torch.stack(before, 1), torch.stack(deltas, 1)
+        ),
+    )
+    return torch.stack(states, 1), hidden.unsqueeze(0)
+
+
+# -- whether that may be relied on ------------------------------------------------------------------------------------
+
+_trusted: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
+def _owners(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layers that hold parameters themselves."""
+    return [
+        (prefix, layer)
+        for prefix, layer in module.named_modules()
+        if any(True for _ in layer.parameters(recurse=False))
+    ]
+
+
+def _traceable(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> bool:
+    if module not in _trusted:
+        _trusted[module] = _understands_all(module) and _agrees(module, leaves, x[:2], y[:2])
+    return _trusted[module]
+
+
+def _understands_all(module: nn.Module) -> bool:
+    uses = list(module.named_parameters(remove_duplicate=False))
+    untied = len(uses) == len(list(module.parameters()))
+    return untied and all(understood(layer) for _, layer in _owners(module))
+
+
+def _agrees(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> bool:
+    """A trial without dropout: norms and sum against plain gradients, one example at a time."""
+    modes: dict[nn.Module, Any] = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        parts = _trace(module, leaves, x, y)
+        norms = _norms(parts, len(x))
+        found = _sums(parts, torch.ones(len(x)), leaves)
+        singles = [_plain(module, leaves, x[at : at + 1], y[at : at + 1]) for at in range(len(x))]
+    except (_Opaque, RuntimeError):  # what is wrong with the module itself, the slow way will raise again
+        return False
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+    return _close(found, norms, singles)
+
+
+def _close(found: Params, norms: Tensor, singles: list[dict[str, Tensor]]) -> bool:
+    expected = torch.stack([torch.cat([grad.flatten() for grad in single.values()]) for single in singles])
+    total = torch.cat([grad.flatten() for grad in found.values()])
+    size = expected.norm(dim=1)
+    return bool(
+        ((norms - size).abs() <= TRIAL_TOLERANCE * size).all()
+        and (total - expected.sum(0)).norm() <= TRIAL_TOLERANCE * size.sum()
+    )
