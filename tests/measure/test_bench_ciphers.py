@@ -1,0 +1,42 @@
+"""The benchmark runs, compares like with like, and its bounds can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie.errors import InvalidInput
+from coterie.flow.rng import Rng
+from coterie.measure.bench_ciphers import FCNN, PUBLISHED, BenchRow, bench_ciphers
+
+
+def test_a_small_run_gives_every_figure() -> None:
+    rows = {row.name: row for row in bench_ciphers(Rng.seeded(0), parameters=30_000, clients=12, clusters=4, repeats=1)}
+    assert all(row.ours > 0 for row in rows.values())
+    for name in ("encryption of one model", "aggregation of 12 models", "decryption of one sum"):
+        ratio = rows[name].ratio
+        assert ratio is not None
+        assert ratio > 1  # even this small, and on a busy machine
+    upload = rows["upload a parameter"]
+    assert upload.met
+    assert upload.ours < 8.1 * 32_768 / 30_000  # four ciphertexts for 30 000 values
+    assert upload.baseline is not None
+    assert upload.baseline > 70
+
+
+def test_bounds_are_on_the_ratio_or_on_ours() -> None:
+    assert BenchRow("a", 1.0, "s", 3.0, 3.0).met
+    assert not BenchRow("a", 1.0, "s", 2.9, 3.0).met
+    assert BenchRow("b", 33.0, "bytes", 90.0, 34.0, bound_on_ratio=False).met
+    assert not BenchRow("b", 35.0, "bytes", 900.0, 34.0, bound_on_ratio=False).met
+    assert not BenchRow("c", 6.0, "ms", None, 5.0).met
+    assert BenchRow("d", 6.0, "s").met
+
+
+def test_too_small_a_run_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="clients, parameters"):
+        bench_ciphers(Rng.seeded(0), clients=2)
+
+
+def test_the_papers_network_has_the_size_of_its_layers() -> None:
+    assert FCNN == 159_010
+    assert len(PUBLISHED) == 6
