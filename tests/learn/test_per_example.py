@@ -223,7 +223,7 @@ def test_dense_equals_micro_batches(sizes: tuple[int, ...], clip: float) -> None
     with seeded(5):
         x, y, weights = torch.randn(2, 9, 6), torch.randint(0, 3, (2, 9)), torch.rand(2, 9)
     weights[0, 3] = 0
-    found = model.gradients(params, Batch(x, y, weights, torch.ones(2, dtype=torch.bool)), clip)
+    found = model.gradients(params, Batch(x, y, weights, torch.ones(2), torch.ones(2, dtype=torch.bool)), clip)
     for client in range(2):
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise(sizes):

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import dp_accounting
@@ -20,82 +18,19 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 
 from coterie.errors import InvalidInput, require
+from coterie.flow.guarantee import Guarantee as Guarantee
+from coterie.flow.guarantee import Level as Level
+from coterie.flow.guarantee import Neighbours as Neighbours
+from coterie.flow.guarantee import Trust as Trust
 
 PRECISION = 1e-4
 """Width of the grid of privacy losses. Rounding is upward, so a coarser grid costs epsilon, never truth."""
 
 
-class Level(Enum):
-    """Whose presence is hidden."""
-
-    RECORD = "record"
-    CLIENT = "client"
-    VALUE = "value"
-
-
-class Trust(Enum):
-    """Whom one must trust for the guarantee to hold."""
-
-    TRUSTED_AGGREGATOR = "trusted aggregator: the server sees exact contributions and adds the noise"
-    DISTRIBUTED_NOISE = "distributed noise under secure aggregation: the server sees only the noisy sum"
-    LOCAL_NOISE = "local noise: each client adds all the noise itself and trusts nobody"
-
-
-class Neighbours(Enum):
-    """Which two data sets must look alike."""
-
-    ADD_OR_REMOVE = "one unit added or removed"
-    REPLACE = "one unit replaced by another"
-
-    @property
-    def relation(self) -> NeighboringRelation:
-        return {
-            Neighbours.ADD_OR_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,
-            Neighbours.REPLACE: NeighboringRelation.REPLACE_ONE,
-        }[self]
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """A formal privacy statement, or the statement that there is none and why."""
-
-    epsilon: float
-    delta: float
-    level: Level
-    trust: Trust
-    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE
-    proven: bool = True
-    why_not: str = ""
-
-    def __post_init__(self) -> None:
-        require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
-        require(0 <= self.delta < 1, "delta", self.delta, "must lie in [0, 1)")
-        require(
-            self.proven == (self.why_not == ""),
-            "why_not",
-            self.why_not,
-            "is given exactly when nothing is proven",
-        )
-        require(
-            not self.proven or math.isfinite(self.epsilon),
-            "epsilon",
-            self.epsilon,
-            "is no guarantee; use Guarantee.none(...) and say why",
-        )
-
-    @staticmethod
-    def none(why_not: str, level: Level, trust: Trust, stated: float = math.inf) -> Guarantee:
-        """No proof. ``stated`` is the epsilon that a paper calls it nevertheless, for the auditor to try."""
-        require(why_not != "", "why_not", why_not, "must say why there is no guarantee")
-        return Guarantee(stated, 0.0, level, trust, proven=False, why_not=why_not)
-
-    def __str__(self) -> str:
-        stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"
-        if self.proven:
-            return f"{stated}; {self.trust.value}"
-        return f"no formal guarantee: {self.why_not}" + (
-            f" (stated: epsilon={self.epsilon:.4g})" if math.isfinite(self.epsilon) else ""
-        )
+_RELATIONS = {
+    Neighbours.ADD_OR_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,
+    Neighbours.REPLACE: NeighboringRelation.REPLACE_ONE,
+}
 
 
 def guarantee_of(
@@ -186,9 +121,9 @@ def _accountant(events: Sequence[DpEvent], neighbours: Neighbours, precision: fl
     Noise multipliers are relative to what one *added* unit changes. Under replacement the library's privacy
     loss distributions double that and its Renyi accountant does not, so the latter may not stand in there.
     """
-    makers: list[Callable[[], Any]] = [lambda: _PldAccountant(neighbours.relation, precision)]
+    makers: list[Callable[[], Any]] = [lambda: _PldAccountant(_RELATIONS[neighbours], precision)]
     if neighbours is Neighbours.ADD_OR_REMOVE:
-        makers.append(lambda: RdpAccountant(neighboring_relation=neighbours.relation))
+        makers.append(lambda: RdpAccountant(neighboring_relation=_RELATIONS[neighbours]))
     reasons = []
     for make in makers:
         accountant = make()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import require
+from coterie.flow.guarantee import Guarantee, RunFacts
 from coterie.flow.rng import Rng
 from coterie.learn.params import Params
 from coterie.wire.codec import register
@@ -68,11 +69,15 @@ class ClientGuard:
 
 @dataclass(frozen=True)
 class Step:
-    """One local step as the gradient guard sees it."""
+    """One local step as the gradient guard sees it.
+
+    The turn's kind names the training under way ("train/batches"), not only the request: a protocol that trains several
+    models in one answer must not meet the same noise twice.
+    """
 
     ids: Tensor  # (clients,)
     index: int
-    batch_size: int  # by which sums of examples are divided
+    divisors: Tensor  # (clients,): by what each client's sum over examples was divided, and so its noise must be
     turn: Turn
 
 
@@ -138,17 +143,6 @@ class ServerGuard:
 
 
 @dataclass(frozen=True)
-class Guarantee:
-    """A formal statement, or the absence of one, in a form that a report can print."""
-
-    epsilon: float  # math.inf: none
-    delta: float
-    level: str  # record, client or value
-    trust: str  # against whom it holds, and whom that trusts
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Defence:
     """Two halves, because two parties hold them. The base class defends nothing."""
 
@@ -160,10 +154,10 @@ class Defence:
     def server(self) -> ServerGuard:
         return ServerGuard()
 
-    def events(self) -> Sequence[Any]:
-        """What was done, as dp_accounting events; the accountant says what it cost."""
+    def events(self, run: RunFacts) -> Sequence[Any]:
+        """What this run did to one unit, as dp_accounting events; the accountant says what it cost."""
         return ()
 
-    def guarantee(self) -> Guarantee | None:
-        """The formal statement that this defence makes, or None."""
+    def guarantee(self, run: RunFacts) -> Guarantee | None:
+        """The formal statement that this defence makes about such a run; None: it does not claim to hide anything."""
         return None

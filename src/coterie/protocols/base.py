@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from coterie.data.federation import Federation
 from coterie.errors import require
 from coterie.flow.cohort import Cohort
+from coterie.flow.guarantee import Pool, RunFacts
 from coterie.flow.guard import Sums
 from coterie.flow.protocol import Ask, Protocol, Replies, Server, State
 from coterie.learn.params import Params, flatten, map_leaves
@@ -31,6 +34,8 @@ class Trainer(Protocol[State]):
     participation: float = 1.0  # the share of the present clients that is asked in a round
     weighting: str = "samples"  # or "equal"
 
+    reveals: ClassVar[str] = ""  # what an answer says about raw data without passing the gradient guard
+
     def __post_init__(self) -> None:
         require(self.rounds >= 0, "rounds", self.rounds, "must be at least 0")
         require(0 < self.participation <= 1, "participation", self.participation, "must lie in (0, 1]")
@@ -40,6 +45,29 @@ class Trainer(Protocol[State]):
             self.weighting,
             "must be 'samples' or 'equal'",
         )
+
+    def facts(self, federation: Federation, delta: float = 1e-5) -> RunFacts:
+        """What a defence must know of training this federation to say what it guarantees."""
+        exposures = [
+            exposure
+            for client in federation.train.sizes.nonzero().flatten().tolist()
+            for exposure in _exposures(federation, client, self.rounds)
+        ]
+        pools = [tuple(self._trainings(pool) for pool in exposure) for exposure in exposures]
+        return RunFacts(federation.clients, self.rounds, self.local, _worst(pools), delta, self.reveals)
+
+    def _trainings(self, pool: Pool) -> Pool:
+        return Pool(pool.size, pool.trainings * self.models_a_round + self.placements)
+
+    @property
+    def models_a_round(self) -> int:
+        """How many models a client trains on its data in a round."""
+        return 1
+
+    @property
+    def placements(self) -> int:
+        """How often, at most, a client trains besides, to be placed."""
+        return 0
 
     def contribution(self, cohort: Cohort, trained: Params, membership: Tensor) -> Contributions:
         """One model a client, (clients, ...), for the slots of its membership (clients, slots)."""
@@ -92,3 +120,26 @@ def copies(models: Params, choice: Tensor) -> dict[str, Tensor]:
 def updates(sent: Contributions, models: Params, given: Tensor) -> Tensor:
     """(clients, length): how far each client moved from the slot that it was given."""
     return flatten(sent.values, leading=2)[:, 0] - flatten(models)[given]
+
+
+def _exposures(federation: Federation, client: int, rounds: int) -> list[tuple[Pool, ...]]:
+    """The pools that each kind of the client's records is in."""
+    if client not in federation.schedules:
+        return [(Pool(len(federation.train[client]), rounds),)]
+    schedule = federation.schedules[client]
+    in_marked = sum(schedule.is_marked(round) for round in range(rounds))
+    pools = (Pool(len(schedule.marked), in_marked), Pool(len(schedule.plain), rounds - in_marked))
+    in_both = bool(torch.isin(schedule.marked, schedule.plain).any())
+    return [pools] if in_both else [(pool,) for pool in pools]
+
+
+def _worst(exposures: list[tuple[Pool, ...]]) -> tuple[tuple[Pool, ...], ...]:
+    """Of pools that are used equally often, the smallest is sampled from at the highest rate."""
+    smallest: dict[tuple[int, ...], tuple[Pool, ...]] = {}
+    for exposure in exposures:
+        key = tuple(pool.trainings for pool in exposure)
+        if len(exposure) > 1:
+            smallest[(*key, len(smallest))] = exposure
+        elif key not in smallest or exposure[0].size < smallest[key][0].size:
+            smallest[key] = exposure
+    return tuple(smallest.values())

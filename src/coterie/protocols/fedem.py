@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ from coterie.wire.messages import Contributions
 class FedEM(ModelTrainer):
     """Algorithm 1 of Marfoq et al. The mixture weights never leave the client."""
 
+    reveals: ClassVar[str] = "mixture weights, found on its raw data, scale its clipped gradients"
+
     components: int = 3
 
     def __post_init__(self) -> None:
@@ -30,6 +33,10 @@ class FedEM(ModelTrainer):
 
     @property
     def slots(self) -> int:
+        return self.components
+
+    @property
+    def models_a_round(self) -> int:
         return self.components
 
     def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
@@ -41,6 +48,7 @@ class FedEM(ModelTrainer):
                 self.local,
                 guard,
                 example_weights=shares[:, slot],
+                label=f"component {slot}",
             )
             for slot in range(self.components)
         ]

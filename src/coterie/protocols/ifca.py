@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -33,8 +34,13 @@ class Ifca(ModelTrainer):
     original's plain random start.
 
     ``shared`` names the leaves (by prefix) that are averaged over all clients, as in MingledPie's system setting; only
-    the rest is per cluster.
+    the rest is per cluster. Models that share leaves share them from the start: the average of layers that were drawn
+    apart would be worth less than any of them.
+
+    A cluster that nobody chose keeps its model. A client without data predicts with the first cluster's.
     """
+
+    reveals: ClassVar[str] = "each round, the cluster whose model fits its raw data best"
 
     clusters: int = 5
     candidates: int = 30
@@ -61,7 +67,7 @@ class Ifca(ModelTrainer):
 
     def start(self, server: Server) -> Models:
         if self.candidates == 0:
-            return super().start(server)
+            return Models(0, Published(self._sharing(server.fresh(self.clusters))))
         seeds = [server.rng.child("candidate", number).seed() for number in range(self.candidates)]
         return Models(0, Published({"seeds": torch.tensor([seeds])}))
 
@@ -72,8 +78,13 @@ class Ifca(ModelTrainer):
             votes = server.aggregate(replies, 0, "choose").values["votes"][0]  # (sets, clusters)
             seeds = state.published.values["seeds"][0]
             best = candidate_sets(seeds, self.clusters)[most_even(votes)]
-            state = Models(0, Published(stack(server.init(int(seeds[index])) for index in best)))
+            state = Models(0, Published(self._drawn(server.init, seeds, best)))
         return (yield from super().run(state, server))
+
+    def result(self, state: Models) -> Published:
+        if "seeds" in state.published.values:
+            raise InvalidInput("round=0 of Ifca has no models before the clients have chosen a start; run it first")
+        return state.published
 
     def averaged(self, sums: Sums, previous: Published) -> Published:
         mean = sums.mean(previous)
@@ -82,17 +93,36 @@ class Ifca(ModelTrainer):
         if mean.sealed:
             raise InvalidInput("shared layers and gradient averaging need sums in the clear; this defence seals them")
         shares = (sums.weights / sums.weights.sum()).float()  # (clusters,)
+        values = dict(mean.values)
         if self.average_gradients:  # Algorithm 1, option I divides by all clients, not by the cluster's
-            mean = replace(
-                mean,
-                values=map_leaves(lambda old, new: old + _scaled(new - old, shares), previous.values, mean.values),
-            )
+            values = map_leaves(lambda old, new: old + _scaled(new - old, shares), previous.values, values)
+        for name in self._shared_names(values):  # over all clients, whichever cluster they are in
+            leaf = mean.values[name]
+            values[name] = torch.tensordot(shares, leaf, 1).expand_as(leaf).contiguous()
+        return replace(mean, values=values)
+
+    def _drawn(self, init: Callable[[int], Params], seeds: Tensor, which: Tensor) -> dict[str, Tensor]:
+        """These candidates, leaves (len(which), ...); the shared leaves are the first candidate's."""
+        models = stack(init(int(seeds[index])) for index in which)
+        return self._sharing(models, init(int(seeds[0]))) if self.shared else models
+
+    def _sharing(self, models: Params, source: Params | None = None) -> dict[str, Tensor]:
+        """The models with the shared leaves of the source (or of the first) in all of them."""
         common = {
-            name: torch.tensordot(shares, leaf, 1).expand_as(leaf).contiguous()
-            for name, leaf in mean.values.items()
-            if self.shared and name.startswith(self.shared)
+            name: (models[name][0] if source is None else source[name]).expand_as(models[name]).contiguous()
+            for name in self._shared_names(models)
         }
-        return replace(mean, values=dict(mean.values) | common)
+        return dict(models) | common
+
+    def _shared_names(self, models: Params) -> list[str]:
+        for prefix in self.shared:
+            require(
+                any(name.startswith(prefix) for name in models),
+                "shared",
+                prefix,
+                f"matches no leaf of the model; it has {sorted(models)}",
+            )
+        return [name for name in models if name.startswith(self.shared)] if self.shared else []
 
     # -- the client's side ---------------------------------------------------------------------------------------
 
@@ -105,7 +135,10 @@ class Ifca(ModelTrainer):
 
     def votes(self, seeds: Tensor, cohort: Cohort) -> Contributions:
         """In every set of candidates, the one that fits the client best."""
-        columns = [cohort.losses(stack([cohort.model.init(seed)]), VOTE_EXAMPLES) for seed in seeds.tolist()]
+        columns = [
+            cohort.losses(self._drawn(cohort.model.init, seeds, torch.tensor([index])), VOTE_EXAMPLES)
+            for index in range(len(seeds))
+        ]
         losses = torch.cat(columns, 1)[:, candidate_sets(seeds, self.clusters)]  # (clients, sets, clusters)
         votes = one_hot(losses.argmin(2), self.clusters).float()
         return Contributions(

@@ -71,6 +71,12 @@ class Sattler(Trainer[Tree]):
         require(self.least >= 1, "least", self.least, "must be at least 1")
         require(self.most >= 1, "most", self.most, "must be at least 1")
 
+    @property
+    def placements(self) -> int:
+        """Down the whole tree, once, or again after every split that a client may have missed."""
+        splits = self.most - 1
+        return splits if self.participation == 1 else splits**2
+
     def start(self, server: Server) -> Tree:
         clients = len(server.clients.sizes)
         return Tree(0, Published(server.fresh(1)), torch.full((clients,), -1), torch.zeros(1, dtype=torch.int64), 0.0)

@@ -1,0 +1,99 @@
+"""What may be said about a defence, and what must be known of a run to say it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from coterie.errors import require
+from coterie.learn.sgd import Local
+
+
+class Level(Enum):
+    """Whose presence is hidden."""
+
+    RECORD = "record"
+    CLIENT = "client"
+    VALUE = "value"
+
+
+class Trust(Enum):
+    """Whom one must trust for the guarantee to hold."""
+
+    TRUSTED_AGGREGATOR = "trusted aggregator: the server sees exact contributions and adds the noise"
+    DISTRIBUTED_NOISE = "distributed noise under secure aggregation: the server sees only the noisy sum"
+    LOCAL_NOISE = "local noise: each client adds all the noise itself and trusts nobody"
+
+
+class Neighbours(Enum):
+    """Which two data sets must look alike."""
+
+    ADD_OR_REMOVE = "one unit added or removed"
+    REPLACE = "one unit replaced by another"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A formal privacy statement, or the statement that there is none and why."""
+
+    epsilon: float
+    delta: float
+    level: Level
+    trust: Trust
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE
+    proven: bool = True
+    why_not: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
+        require(0 <= self.delta < 1, "delta", self.delta, "must lie in [0, 1)")
+        require(
+            self.proven == (self.why_not == ""),
+            "why_not",
+            self.why_not,
+            "is given exactly when nothing is proven",
+        )
+        require(
+            not self.proven or math.isfinite(self.epsilon),
+            "epsilon",
+            self.epsilon,
+            "is no guarantee; use Guarantee.none(...) and say why",
+        )
+
+    @staticmethod
+    def none(why_not: str, level: Level, trust: Trust, stated: float = math.inf) -> Guarantee:
+        """No proof. ``stated`` is the epsilon that a paper calls it nevertheless, for the auditor to try."""
+        require(why_not != "", "why_not", why_not, "must say why there is no guarantee")
+        return Guarantee(stated, 0.0, level, trust, proven=False, why_not=why_not)
+
+    def __str__(self) -> str:
+        stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"
+        if self.proven:
+            return f"{stated}; {self.trust.value}"
+        return f"no formal guarantee: {self.why_not}" + (
+            f" (stated: epsilon={self.epsilon:.4g})" if math.isfinite(self.epsilon) else ""
+        )
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Records that are sampled from together, and in how many local trainings (at most one a round, for most)."""
+
+    size: int
+    trainings: int
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run, as far as a guarantee depends on it; ``Trainer.facts`` makes it.
+
+    A record's exposure is the pools that it was in. Only exposures that can be the worst one are kept.
+    """
+
+    clients: int
+    rounds: int
+    local: Local
+    exposures: tuple[tuple[Pool, ...], ...]
+    delta: float
+    reveals: str = ""  # what a client's answers say about its raw data without passing its gradient guard

@@ -1,0 +1,187 @@
+"""DP-SGD adds the noise it claims, no more and no less, and claims what its events compose to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chi2
+from torch import Tensor
+
+from coterie.data.federation import Examples, Federation, Schedule, Shards
+from coterie.defences.accounting import dpsgd_events, epsilon_of
+from coterie.defences.dpsgd import DpSgd
+from coterie.defences.regularise import L2, Dropout
+from coterie.errors import InvalidInput
+from coterie.flow.drive import drive
+from coterie.flow.guard import Defence, Step, Turn
+from coterie.flow.protocol import Server
+from coterie.flow.rng import Rng
+from coterie.flow.simulate import Simulator, population
+from coterie.learn.dense import Dense
+from coterie.learn.model import Model
+from coterie.learn.models import Cnn
+from coterie.learn.params import flatten
+from coterie.learn.sgd import Local
+from coterie.protocols.base import Trainer
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.fedem import FedEM
+from coterie.protocols.ifca import Ifca
+from coterie.protocols.sattler import Sattler
+
+POISSON = Local(steps=2, batch_size=8, lr=0.1, poisson=True)
+
+
+def federation(sizes: tuple[int, ...] = (20, 30, 40), shape: tuple[int, ...] = (6,)) -> Federation:
+    generator = torch.Generator().manual_seed(0)
+    total = sum(sizes)
+    x = torch.randn(total, *shape, generator=generator)
+    examples = Examples(x, (x.flatten(1)[:, 0] > 0).long(), 2, "drawn")
+    rows = Shards.of(list(torch.arange(total).split(list(sizes))))
+    return Federation(examples, rows, rows, torch.full((len(sizes),), -1))
+
+
+def trained(
+    defence: Defence,
+    protocol: Trainer[Any],
+    data: Federation | None = None,
+    model: Model | None = None,
+) -> Tensor:
+    data = data or federation()
+    model = model or Dense((6, 5, 2))
+    server = Server(population(data), model.init, defence.server, Rng.seeded(1))
+    with Simulator(protocol, data, model, defence.client, Rng.seeded(2), processes=0) as simulator:
+        state = drive(protocol, protocol.start(server), server, simulator)
+    return flatten(protocol.result(state).values)
+
+
+@pytest.mark.parametrize("neutral", [DpSgd(math.inf, 0.0), Dropout(0.0), L2(0.0)])
+@pytest.mark.parametrize("local", [POISSON, Local(steps=2, batch_size=8)])
+def test_a_neutral_setting_changes_no_bit(neutral: Defence, local: Local) -> None:
+    protocol = Ifca(rounds=2, local=local, clusters=2, candidates=0)
+    assert torch.equal(trained(neutral, protocol), trained(Defence(), protocol))
+
+
+def test_a_neutral_setting_changes_no_bit_of_a_convolution() -> None:
+    data, model = federation(shape=(1, 28, 28)), Cnn(2)
+    protocol = FedAvg(rounds=1, local=POISSON)
+    plain = trained(Defence(), protocol, data, model)
+    for neutral in (DpSgd(math.inf, 0.0), Dropout(0.0), L2(0.0)):
+        assert torch.equal(trained(neutral, protocol, data, model), plain)
+    for active in (DpSgd(0.1, 0.0), Dropout(0.5), L2(0.1)):
+        assert not torch.equal(trained(active, protocol, data, model), plain)
+
+
+def test_noise_has_the_stated_deviation_and_differs_by_client_and_step() -> None:
+    guard = DpSgd(clip=0.5, noise_multiplier=3.0).client
+    grads = {"w": torch.zeros(2, 100, 200), "b": torch.zeros(2, 100)}
+    step = Step(torch.tensor([4, 7]), 0, torch.tensor([10.0, 30.0]), Turn(3, Rng.seeded(0)))
+    noise = flatten(guard.gradient(grads, grads, step))  # (clients, 20100)
+    for row, deviation in zip(noise, (0.5 * 3 / 10, 0.5 * 3 / 30)):
+        # False alarm with probability 1e-6 on each side.
+        low, high = chi2.ppf([1e-6, 1 - 1e-6], row.numel())
+        assert low < float((row / deviation).double().square().sum()) < high
+        assert abs(float(row.double().mean())) < 5 * deviation / math.sqrt(row.numel())
+    again = flatten(guard.gradient(grads, grads, step))
+    later = flatten(guard.gradient(grads, grads, Step(step.ids, 1, step.divisors, step.turn)))
+    assert torch.equal(noise, again)
+    assert abs(float(torch.corrcoef(torch.stack([noise[0], noise[1], later[0]])).triu(1).abs().max())) < 0.05
+
+
+def test_an_empty_poisson_batch_is_noised_like_any_other() -> None:
+    """Its absence would tell that nobody was drawn."""
+    rare = Local(steps=1, batch_size=1, lr=0.1, poisson=True)
+    quiet = trained(DpSgd(1.0, 0.0), FedAvg(rounds=1, local=rare), federation((2000,)))
+    noisy = trained(DpSgd(1.0, 1.0), FedAvg(rounds=1, local=rare), federation((2000,)))
+    spread = (noisy - quiet).std() / 0.1  # lr
+    assert 0.5 < float(spread) < 2  # clip * sigma / expected batch size = 1
+
+
+def test_one_example_moves_a_step_by_at_most_the_clip() -> None:
+    local = Local(steps=1, batch_size=10, lr=1.0, poisson=True)
+    with_it = federation((10,))  # rate 1: every record is in every batch
+    x = with_it.examples.x.clone()
+    x[3] = 1e3
+    changed = Federation(Examples(x, with_it.examples.y, 2, "drawn"), with_it.train, with_it.test, with_it.groups)
+    moved = trained(DpSgd(0.25, 0), FedAvg(1, local), with_it) - trained(DpSgd(0.25, 0), FedAvg(1, local), changed)
+    assert 0 < float(moved.norm()) <= 2 * 0.25 / 10 + 1e-6  # one clipped example goes and another comes
+
+
+def test_l2_is_weight_decay_by_hand() -> None:
+    start = trained(L2(0.5), FedAvg(rounds=0))
+    local = Local(steps=1, batch_size=90, lr=0.1)
+    data = federation((90,))
+    plain, decayed = (trained(defence, FedAvg(1, local), data) for defence in (Defence(), L2(0.5)))
+    torch.testing.assert_close(decayed, plain - 0.1 * 0.5 * start)
+
+
+# -- what is claimed --------------------------------------------------------------------------------------------------
+
+
+def test_the_guarantee_is_what_the_events_compose_to() -> None:
+    run = FedAvg(rounds=10, local=POISSON).facts(federation(), delta=1e-5)
+    found = DpSgd(1.0, 1.5).guarantee(run)
+    assert found.proven
+    # The smallest client (20 records) is sampled at the highest rate: 8 of 20, 2 steps in each of 10 rounds.
+    assert found.epsilon == epsilon_of(dpsgd_events(8 / 20, 1.5, 20), 1e-5)
+    assert "record" in str(found)
+    assert "local noise" in str(found)
+
+
+def test_more_noise_costs_less_and_no_noise_is_no_claim() -> None:
+    run = FedAvg(rounds=5, local=POISSON).facts(federation())
+    costs = [DpSgd(1.0, sigma).guarantee(run).epsilon for sigma in (0.5, 1.0, 2.0)]
+    assert costs == sorted(costs, reverse=True)
+    for none in (DpSgd(1.0, 0.0), DpSgd(math.inf, 0.0)):
+        assert not none.guarantee(run).proven
+
+
+def test_shuffled_batches_and_raw_choices_are_no_claim() -> None:
+    shuffled = FedAvg(rounds=5, local=Local(steps=2, batch_size=8)).facts(federation())
+    assert "poisson=True" in DpSgd().guarantee(shuffled).why_not
+    chosen = DpSgd(1.0, 1.0).guarantee(Ifca(rounds=5, local=POISSON).facts(federation()))
+    assert not chosen.proven
+    assert "fits its raw data best" in chosen.why_not
+    assert chosen.epsilon == DpSgd(1.0, 1.0).guarantee(FedAvg(rounds=5, local=POISSON).facts(federation())).epsilon
+
+
+def test_a_scheduled_record_pays_for_the_rounds_of_its_own_pool() -> None:
+    data = federation((20, 40))
+    plain = torch.arange(20, 50)
+    data = Federation(
+        data.examples, data.train, data.test, data.groups, schedules={1: Schedule(torch.arange(50, 60), plain, every=5)}
+    )
+    run = FedAvg(rounds=10, local=POISSON).facts(data)
+    pools = {(pool.size, pool.trainings) for exposure in run.exposures for pool in exposure}
+    assert pools == {(20, 10), (10, 2), (30, 8)}  # marked in rounds 0 and 5
+    overlapping = Federation(
+        data.examples, data.train, data.test, data.groups, schedules={1: Schedule(plain, plain, every=5)}
+    )
+    run = FedAvg(rounds=10, local=POISSON).facts(overlapping)
+    assert [(30, 2), (30, 8)] in [[(pool.size, pool.trainings) for pool in exposure] for exposure in run.exposures]
+
+
+def test_every_training_in_a_round_is_paid_for() -> None:
+    def trainings(protocol: Trainer[Any]) -> int:
+        return max(pool.trainings for exposure in protocol.facts(federation()).exposures for pool in exposure)
+
+    assert trainings(FedAvg(rounds=7)) == 7
+    assert trainings(FedEM(rounds=7, components=3)) == 21
+    assert trainings(Sattler(rounds=7, most=4)) == 7 + 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DpSgd(clip=0), "clip=0 must be positive"),
+        (lambda: DpSgd(noise_multiplier=-1), "noise_multiplier=-1 must not be negative"),
+        (lambda: DpSgd(math.inf, 1.0), "clip=inf must be finite"),
+        (lambda: Dropout(1.0), "rate=1.0"),
+        (lambda: L2(-0.1), "penalty=-0.1"),
+    ],
+)
+def test_bad_settings_name_themselves(make: type, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()
