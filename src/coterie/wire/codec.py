@@ -1,7 +1,8 @@
 """Frozen values to bytes and back, without pickle: what is decoded can never run code.
 
 A JSON header describes the structure; the tensors' and byte strings' contents follow it. The same value gives the
-same bytes, so files and messages can be compared byte for byte. Only registered classes can be decoded.
+same bytes (a mapping keeps its order), so files and messages can be compared byte for byte. Only registered classes
+can be decoded.
 """
 
 from __future__ import annotations
@@ -24,14 +25,22 @@ _custom: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
 
 def register(cls: Class) -> Class:
     """Class decorator: lets a frozen dataclass travel."""
-    _classes[cls.__name__] = cls
+    _name(cls)
     return cls
 
 
 def register_custom(cls: type, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
     """Lets a class that is no dataclass travel, by way of a value that can (a ciphertext as its bytes)."""
-    _classes[cls.__name__] = cls
+    _name(cls)
     _custom[cls.__name__] = (pack, unpack)
+
+
+def _name(cls: type) -> None:
+    """On the wire a class is its bare name, so two of one name would be decoded as each other."""
+    known = _classes.setdefault(cls.__name__, cls)
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InvalidInput(f"class name {cls.__name__!r} is already registered by {known.__module__}; choose another")
+    _classes[cls.__name__] = cls
 
 
 def encode(value: Any) -> bytes:
@@ -46,11 +55,15 @@ def decode(data: bytes | memoryview) -> Any:
         raise InvalidInput("data does not start with Coterie's mark; it was not written by this codec")
     end = 16 + int.from_bytes(view[8:16], "little")
     try:
-        header = json.loads(bytes(view[16:end]))
         reader = _Reader(view[end:])
-        return _unpack(header, reader)
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, IndexError) as error:
+        value = _unpack(json.loads(bytes(view[16:end])), reader)
+    except InvalidInput:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise InvalidInput(f"data of {len(view)} bytes is truncated or damaged ({error}); write it again") from error
+    if reader.at != len(reader.view):
+        raise InvalidInput(f"data has {len(reader.view) - reader.at} bytes too many; write it again")
+    return value
 
 
 class _Reader:
@@ -58,7 +71,7 @@ class _Reader:
         self.view, self.at = view, 0
 
     def take(self, count: int) -> memoryview:
-        if self.at + count > len(self.view):
+        if not 0 <= count <= len(self.view) - self.at:
             raise InvalidInput(f"data ends {self.at + count - len(self.view)} bytes early; write it again")
         self.at += count
         return self.view[self.at - count : self.at]
@@ -73,7 +86,7 @@ def _pack(value: Any, blobs: list[bytes]) -> Any:
         array = value.detach().contiguous().numpy()
         blobs.append(array.tobytes())
         return {"t": array.dtype.str, "s": list(array.shape)}
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         blobs.append(np.ascontiguousarray(value).tobytes())
         return {"n": value.dtype.str, "s": list(value.shape)}
     if isinstance(value, bytes):
@@ -90,7 +103,7 @@ def _pack(value: Any, blobs: list[bytes]) -> Any:
 
 def _pack_object(value: Any, blobs: list[bytes]) -> Any:
     name = type(value).__name__
-    if name not in _classes or _classes[name] != type(value):
+    if name not in _classes or _classes[name] is not type(value):
         raise InvalidInput(f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register")
     if name in _custom:
         return {"c": name, "v": _pack(_custom[name][0](value), blobs)}

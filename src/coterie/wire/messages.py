@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from coterie.errors import require
 from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
@@ -67,6 +68,16 @@ class Published:
         if self.values:
             return next(iter(self.values.values())).shape[0]
         return next(iter(self.sealed.values())).slots
+
+    def pick(self, slots: Tensor) -> Published:
+        """These slots alone. Sealed sums are not cut: they go to clients that are given every slot."""
+        if len(slots) == self.slots:
+            return self
+        require(
+            not self.sealed, "slots", slots.tolist(), f"must be all {self.slots}: sealed sums cannot be cut by slot"
+        )
+        values = {name: leaf[slots] for name, leaf in self.values.items()}
+        return Published(values, None if self.sizes is None else self.sizes[slots])
 
 
 @register

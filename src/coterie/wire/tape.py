@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,70 +13,94 @@ import torch
 
 from coterie.errors import require
 from coterie.wire.codec import decode, encode
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.messages import Envelope
 from coterie.wire.view import ThreatModel, View
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """Where a message is, and who may read it: the contents stay on disk where there is a folder."""
+
+    round: int
+    kind: str
+    down: bool
+    readers: frozenset[ThreatModel]
+    load: Callable[[], Envelope]
+
+
 class Tape:
-    """Records envelopes, in memory or in a folder (one file a message), and builds the adversaries' views."""
+    """Records envelopes, in memory or in a folder (one file a message), and builds the adversaries' views.
+
+    In memory it grows with every message: a whole server's tape of a large model belongs in a folder. A request that is
+    asked again (a killed run goes on) replaces what was recorded from there on.
+    """
 
     def __init__(self, threats: Sequence[ThreatModel], folder: Path | None = None) -> None:
         require(
             len(threats) > 0,
             "threats",
             (),
-            "name at least one threat model: the tape keeps what they may see",
+            "must name at least one threat model: the tape keeps what they may see",
         )
         self.threats = tuple(threats)
         self.folder = folder
-        self._entries: list[tuple[Callable[[], Envelope], Envelope]] = []  # how to load it, and its address
+        self._entries: list[_Entry] = []
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(folder.glob("*.msg")):
-                self._append(partial(_load, path), decode(path.read_bytes()))
+                self._entries.append(self._entry(_load(path), partial(_load, path)))
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def record(self, envelope: Envelope) -> None:
+        if envelope.down:
+            self._forget(envelope)
         readable = torch.cat([threat.positions(envelope) for threat in self.threats]).unique()
         if not len(readable):
             return
         kept = envelope if len(readable) == len(envelope.clients) else envelope.pick(readable)
         if self.folder is None:
-            self._append(lambda: kept, kept)
+            self._entries.append(self._entry(kept, lambda: kept))
             return
-        path = self.folder / f"{len(self._entries):08d}.msg"
+        path = self._path(len(self))
         partial_path = path.with_suffix(".part")
         partial_path.write_bytes(encode(kept))
         partial_path.replace(path)
-        self._append(partial(_load, path), kept)
-
-    def rewind(self, round: int) -> None:
-        """Forget this round and all later ones: a resumed run records them again."""
-        while self._entries and self._entries[-1][1].round >= round:
-            self._entries.pop()
-            if self.folder is not None:
-                (self.folder / f"{len(self._entries):08d}.msg").unlink()
+        self._entries.append(self._entry(kept, partial(_load, path)))
 
     def view(self, threat: ThreatModel, keys: Mapping[str, Any] | None = None) -> View:
         """What this adversary saw; only threat models that the tape was made for have all of it."""
-        require(threat in self.threats, "threat", threat.name, "was not declared when the tape was made")
-        index: dict[tuple[int, str, bool], list[int]] = defaultdict(list)
-        for position, (_, address) in enumerate(self._entries):
-            if len(threat.positions(address)):
-                index[address.round, address.kind, address.down].append(position)
+        require(
+            threat in self.threats,
+            "threat",
+            threat.name,
+            f"was not declared when the tape was made; it has {[known.name for known in self.threats]}",
+        )
+        index: dict[tuple[int, str, bool], list[Callable[[], Envelope]]] = defaultdict(list)
+        for entry in self._entries:
+            if threat in entry.readers:
+                index[entry.round, entry.kind, entry.down].append(entry.load)
         held = {name: key for name, key in (keys or {}).items() if name in threat.keys}
-        return View(threat, [load for load, _ in self._entries], dict(index), held)
+        return View(threat, dict(index), held)
 
-    def _append(self, load: Callable[[], Envelope], envelope: Envelope) -> None:
-        address = envelope
-        if self.folder is not None:  # keep the address in memory and the contents on disk
-            payload = envelope.payload
-            empty: Published | Contributions
-            if isinstance(payload, Published):
-                empty = Published({}, payload.sizes)
-            else:
-                empty = replace(payload, values={}, sealed={})
-            address = replace(envelope, payload=empty)
-        self._entries.append((load, address))
+    def _entry(self, envelope: Envelope, load: Callable[[], Envelope]) -> _Entry:
+        readers = frozenset(threat for threat in self.threats if len(threat.positions(envelope)))
+        return _Entry(envelope.round, envelope.kind, envelope.down, readers, load)
+
+    def _forget(self, again: Envelope) -> None:
+        """Drop this request, if it was asked before, and all that came after it."""
+        for position, entry in enumerate(self._entries):
+            if (entry.round, entry.kind, entry.down) == (again.round, again.kind, True):
+                if self.folder is not None:
+                    for number in reversed(range(position, len(self))):
+                        self._path(number).unlink()
+                del self._entries[position:]
+                return
+
+    def _path(self, number: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{number:08d}.msg"
 
 
 def _load(path: Path) -> Envelope:

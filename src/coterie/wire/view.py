@@ -38,15 +38,15 @@ class ThreatModel:
 
 @dataclass(frozen=True)
 class Received:
-    """Published models as one adversary saw them."""
+    """Published models as one adversary saw them: the slots that it was given, and no others."""
 
-    slots: Tensor  # the slots that it was given
-    published: Published
+    slots: Tensor  # the numbers of those slots
+    published: Published  # leaves (len(slots), ...)
 
     @property
     def values(self) -> Params:
         """The visible models, leaves (len(slots), ...)."""
-        return {name: leaf[self.slots] for name, leaf in self.published.values.items()}
+        return self.published.values
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ class View:
     """All that an attack is handed. Reaching further raises ``NotPermitted``."""
 
     threat: ThreatModel
-    _envelopes: Sequence[Callable[[], Envelope]]
-    _index: Mapping[tuple[int, str, bool], Sequence[int]]  # (round, kind, down) -> positions in _envelopes
+    _index: Mapping[tuple[int, str, bool], Sequence[Callable[[], Envelope]]]  # by (round, kind, down)
     _keys: Mapping[str, Any] = field(default_factory=dict)
 
     def rounds(self, kind: str = "train") -> list[int]:
@@ -64,13 +63,19 @@ class View:
 
     def received(self, round: int, kind: str = "train") -> Received:
         """What the server published in this round, as far as this adversary was given it."""
-        envelope = self._only(round, kind, down=True)
-        payload = envelope.payload
+        found = self._all(round, kind, down=True)
+        if not found:
+            raise NotPermitted(
+                f"{self.threat.name} saw nothing published in round {round} of kind {kind!r}; "
+                f"it saw rounds {self.rounds(kind)}"
+            )
+        payload = found[0].payload
         assert isinstance(payload, Published)
-        positions = self.threat.positions(envelope)
-        if self.threat.server or envelope.sees is None:
+        positions = self.threat.positions(found[0])
+        if self.threat.server or found[0].sees is None:
             return Received(torch.arange(payload.slots), payload)
-        return Received(envelope.sees[positions].any(0).nonzero().flatten(), payload)
+        slots = found[0].sees[positions].any(0).nonzero().flatten()
+        return Received(slots, payload.pick(slots))
 
     def sent(self, round: int, kind: str = "train") -> Contributions:
         """What clients sent up in this round, as far as this adversary can read their links."""
@@ -98,10 +103,4 @@ class View:
         return self._keys[name]
 
     def _all(self, round: int, kind: str, down: bool) -> list[Envelope]:
-        return [self._envelopes[position]() for position in self._index.get((round, kind, down), ())]
-
-    def _only(self, round: int, kind: str, down: bool) -> Envelope:
-        found = self._all(round, kind, down)
-        if not found:
-            raise NotPermitted(f"{self.threat.name} saw nothing published in round {round} of kind {kind!r}")
-        return found[0]
+        return [load() for load in self._index.get((round, kind, down), ())]
