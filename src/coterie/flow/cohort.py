@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,10 @@ from coterie.learn.model import Batch, Model
 from coterie.learn.params import Params, pick
 from coterie.learn.sgd import GradientHook, Local, descend
 
-EVALUATION_BLOCK = 4096  # examples a forward pass, which bounds the memory of activations
+
+def evaluation_block(model: Model) -> int:
+    """Examples a forward pass: a bound on the memory of activations, which convolutions have many of."""
+    return 4096 if model.vectorised else 256
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Cohort:
         rows = (shards or self.round_shards).rows
         slots = next(iter(models.values())).shape[0]
         losses = torch.empty(len(rows), slots)
-        for block in torch.arange(len(rows)).split(EVALUATION_BLOCK):
+        for block in torch.arange(len(rows)).split(evaluation_block(self.model)):
             x, y = self.examples.x[rows[block]], self.examples.y[rows[block]]
             for slot in range(slots):
                 losses[block, slot] = self.model.losses(pick(models, slot), x, y)
@@ -111,16 +114,17 @@ class Cohort:
             self.batches(local, example_weights, label, random=model.random),
             local.lr,
             clip=guard.example_clip,
-            hook=self._hook(guard, local),
+            hook=self._hook(guard, label),
             proximal=proximal,
         )
 
-    def _hook(self, guard: ClientGuard, local: Local) -> GradientHook | None:
+    def _hook(self, guard: ClientGuard, label: str) -> GradientHook | None:
         if type(guard).gradient is ClientGuard.gradient:
             return None
+        turn = replace(self.turn, kind=f"{self.turn.kind}/{label}")
 
-        def hook(grads: dict[str, Tensor], params: Params, index: int) -> Params:
-            return guard.gradient(grads, params, Step(self.ids, index, local.batch_size, self.turn))
+        def hook(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
+            return guard.gradient(grads, params, Step(self.ids, index, batch.divisors, turn))
 
         return hook
 
@@ -141,29 +145,36 @@ class Cohort:
         steps = max(len(indices) for indices, _ in plan)
         width = max((row.shape[0] for indices, _ in plan for row in indices), default=0)
         for step in range(steps):
-            index, weights, active = self._padded(plan, shards, step, max(width, 1))
+            index, weights, divisors, active = self._padded(plan, shards, step, max(width, 1))
             if example_weights is not None:
                 weights = weights * example_weights[index]
             rows = shards.rows[index]
             seeds = [self.rng(client, label, "dropout", step).seed() for client in self.ids.tolist()] if random else ()
-            yield Batch(self.examples.x[rows], self.examples.y[rows], weights, active, seeds)
+            yield Batch(self.examples.x[rows], self.examples.y[rows], weights, divisors, active, seeds)
 
     @staticmethod
     def _padded(
         plan: list[tuple[list[np.ndarray], float]], shards: Shards, step: int, width: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Positions in shards.rows and weights, both (clients, width), and who is active."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Positions in shards.rows and weights, both (clients, width), the divisors, and who is active."""
         index = np.zeros((len(plan), width), dtype=np.int64)
         weights = np.zeros((len(plan), width), dtype=np.float32)
+        divisors = np.ones(len(plan), dtype=np.float32)
         active = np.zeros(len(plan), dtype=bool)
         offsets = shards.offsets.numpy()
         for position, (batches, divisor) in enumerate(plan):
             if step < len(batches):
                 batch = batches[step]
                 index[position, : len(batch)] = offsets[position] + batch
-                weights[position, : len(batch)] = 1 / (divisor or len(batch))
+                divisors[position] = divisor or len(batch)
+                weights[position, : len(batch)] = 1 / divisors[position]
                 active[position] = True
-        return torch.from_numpy(index), torch.from_numpy(weights), torch.from_numpy(active)
+        return (
+            torch.from_numpy(index),
+            torch.from_numpy(weights),
+            torch.from_numpy(divisors),
+            torch.from_numpy(active),
+        )
 
 
 def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[list[np.ndarray], float]:

@@ -121,4 +121,4 @@ def clip_factors(inputs: list[Tensor], deltas: list[Tensor], weights: Tensor, cl
     for given, delta in zip(inputs, deltas):
         squared += (given.square().sum(-1) + 1) * delta.square().sum(-1)
     norms = squared.sqrt_() / weights.abs().clamp_min(torch.finfo(weights.dtype).tiny)
-    return (clip / norms.clamp_min(clip)).masked_fill_(weights == 0, 0.0)
+    return (clip / norms).clamp_max_(1.0).masked_fill_(weights == 0, 0.0)

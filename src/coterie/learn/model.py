@@ -36,7 +36,8 @@ class Batch:
 
     x: Tensor  # (clients, batch, ...)
     y: Tensor  # (clients, batch)
-    weights: Tensor  # (clients, batch): 1 / batch size; 0 for padding
+    weights: Tensor  # (clients, batch): 1 / divisor, times the example's own weight if it has one; 0 for padding
+    divisors: Tensor  # (clients,): by what the sum over the batch is divided; 1 for a client that is not active
     active: Tensor  # (clients,) bool: whether the client takes this step at all
     seeds: Sequence[int] = ()  # one a client, for dropout
 
@@ -127,7 +128,8 @@ class ModuleModel(Model):
                 return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
             x, y, weights = x[kept], y[kept], weights[kept]
         loss = (cross_entropy(functional_call(module, leaves, (x,)), y, reduction="none") * weights).sum()
-        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
+        grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # unused leaves: zeros
+        return dict(zip(leaves, grads))
 
     @staticmethod
     def _clipped(module: nn.Module, leaves: Params, batch: Batch, client: int, clip: float | None) -> Params:
@@ -145,14 +147,21 @@ def built(model: ModuleModel) -> nn.Module:
 
 
 def check_module(module: nn.Module) -> None:
+    """Raise for what cannot be averaged over clients, or cannot be trained here."""
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        tracks = isinstance(part, nn.modules.instancenorm._InstanceNorm) and part.track_running_stats
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) or tracks:
             raise InvalidInput(
                 f"model layer {name!r} is {type(part).__name__}, whose running statistics are no parameters: averaging "
                 "clients leaves them undefined, and they mix the examples that per-example clipping must keep apart. "
                 "Use nn.GroupNorm instead"
             )
-    require(any(True for _ in module.parameters()), "model", type(module).__name__, "has no parameters to train")
+    parameters = dict(module.named_parameters())
+    require(bool(parameters), "model", type(module).__name__, "has no parameters to train")
+    for name, leaf in parameters.items():
+        lazy = isinstance(leaf, nn.parameter.UninitializedParameter)
+        require(not lazy, "model parameter", name, "has no shape yet; give the lazy layer its input size")
+        require(leaf.requires_grad, "model parameter", name, "is frozen, and all are trained here; make it a buffer")
 
 
 @dataclass(frozen=True)
@@ -192,7 +201,10 @@ def as_model(thing: Model | nn.Module | Callable[[], nn.Module]) -> Model:
 
 
 class _Copier:
-    """Builds copies of a module with fresh parameters, so that ``init`` follows the run's seed."""
+    """Builds copies of a module with fresh parameters, so that ``init`` follows the run's seed.
+
+    What a layer without ``reset_parameters`` holds (a bare ``nn.Parameter``) starts as it is in the module.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,8 @@ def purchase_mlp(classes: int = 100) -> Dense:
 
 @dataclass(frozen=True)
 class _Sized(ModuleModel):
+    smallest: ClassVar[int] = 8  # pixels a side that the pooling leaves something of
+
     classes: int = 10
     shape: Picture = (1, 28, 28)
     dropout: float = 0.0
@@ -40,11 +43,15 @@ class _Sized(ModuleModel):
         require(self.classes >= 2, "classes", self.classes, "must be at least 2")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "must lie in [0, 1)")
         require(
-            min(self.shape[1:]) >= 8,
+            len(self.shape) == 3 and min(self.shape[1:]) >= self.smallest,
             "shape",
             self.shape,
-            "must be (channels, height, width), 8 pixels at least",
+            f"must be (channels, height, width) with {self.smallest} pixels a side at least",
         )
+
+    @property
+    def random(self) -> bool:
+        return self.dropout > 0
 
     def with_dropout(self, rate: float) -> _Sized:
         return replace(self, dropout=rate)
@@ -54,9 +61,11 @@ class _Sized(ModuleModel):
 class Cnn(_Sized):
     """Two convolutions and three dense layers (MingledPie)."""
 
+    smallest: ClassVar[int] = 16
+
     def build(self) -> nn.Module:
         channels, height, width = self.shape
-        flat = 16 * ((height - 4) // 2 - 4) // 2 * (((width - 4) // 2 - 4) // 2)
+        flat = 16 * _twice_convolved(height) * _twice_convolved(width)
         return nn.Sequential(
             nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -65,6 +74,11 @@ class Cnn(_Sized):
             nn.Linear(120, 84), nn.ReLU(),
             nn.Linear(84, self.classes),
         )  # fmt: skip
+
+
+def _twice_convolved(pixels: int) -> int:
+    """What two convolutions of 5, each followed by pooling by 2, leave of a side."""
+    return ((pixels - 4) // 2 - 4) // 2
 
 
 @dataclass(frozen=True)
@@ -151,6 +165,15 @@ class Gru(ModuleModel):
     embedding: int = 100
     hidden: int = 128
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 2, "classes", self.classes, "must be at least 2")
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "must lie in [0, 1)")
+        require(self.vocabulary >= 2, "vocabulary", self.vocabulary, "must be at least 2: padding and a word")
+
+    @property
+    def random(self) -> bool:
+        return self.dropout > 0
 
     def build(self) -> nn.Module:
         return _GruNet(self.vocabulary, self.embedding, self.hidden, self.classes, self.dropout)

@@ -41,8 +41,8 @@ class Local:
         )
 
 
-GradientHook = Callable[[dict[str, Tensor], Params, int], Params]
-"""(gradients, parameters, step) -> gradients: the client's guard point inside a local step."""
+GradientHook = Callable[[dict[str, Tensor], Params, int, Batch], Params]
+"""(gradients, parameters, step, batch) -> gradients: the client's guard point inside a local step."""
 
 
 def descend(
@@ -68,7 +68,7 @@ def descend(
             if proximal:
                 for name, grad in grads.items():
                     grad.add_(params[name] - start[name], alpha=proximal)
-            guarded = grads if hook is None else hook(grads, params, step)
+            guarded = grads if hook is None else hook(grads, params, step, batch)
             idle = not bool(batch.active.all())
             for name, leaf in params.items():
                 grad = guarded[name]
