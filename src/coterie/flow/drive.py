@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from coterie.errors import InvalidInput
+import torch
+
+from coterie.errors import InvalidInput, require
 from coterie.flow.guard import Turn
 from coterie.flow.protocol import Ask, Replies, Server
 from coterie.flow.protocol import Protocol as Algorithm
@@ -80,14 +83,20 @@ def _answers(
 
 def _tampered(tamperer: Tamperer, envelope: Envelope, tape: Tape, rng: Rng) -> Envelope:
     """Hand the adversary the answers of its own clients alone, and put what it makes of them in their place."""
-    import torch
-
     mine = tamperer.threat.positions(envelope)
-    changed = tamperer.tamper(envelope.pick(mine), tape.view(tamperer.threat), rng)
-    rest = torch.tensor([at for at in range(len(envelope.clients)) if at not in set(mine.tolist())], dtype=torch.int64)
-    own: Any = changed.payload
-    if not len(rest):
-        return changed
-    both = Contributions.join([envelope.pick(rest).payload, own])  # type: ignore[list-item]
-    order = both.ids.argsort()
-    return Envelope(envelope.kind, envelope.round, both.ids[order], both.pick(order), None)
+    given = envelope.pick(mine)
+    changed = tamperer.tamper(given, tape.view(tamperer.threat), rng).payload
+    assert isinstance(envelope.payload, Contributions)
+    assert isinstance(changed, Contributions)
+    require(
+        changed.ids.tolist() == given.clients.tolist(),
+        f"clients for which {tamperer.threat.name} answers",
+        changed.ids.tolist(),
+        f"must be its own, {given.clients.tolist()}: what they send may change, not who sends it",
+    )
+    others = torch.ones(len(envelope.clients), dtype=torch.bool)
+    others[mine] = False
+    rest = others.nonzero().flatten()
+    both = Contributions.join([envelope.payload.pick(rest), changed]) if len(rest) else changed
+    order = torch.cat([rest, mine]).argsort()  # back to the order in which they came
+    return replace(envelope, payload=both.pick(order))

@@ -31,17 +31,18 @@ class Population:
 
     def present(self, round: int) -> Tensor:
         """The clients that have data and have joined by this round."""
-        return ((self.sizes > 0) & (self.joins <= round)).nonzero().flatten()
-
-    def sample(self, round: int, share: float, rng: Rng) -> Tensor:
-        """A share of those present, at least one, drawn anew every round."""
-        present = self.present(round)
+        present = ((self.sizes > 0) & (self.joins <= round)).nonzero().flatten()
         require(
             len(present) > 0,
             f"clients in round {round}",
             0,
-            "nobody has joined yet; let someone join in round 0",
+            "must be at least 1; let someone with data join in round 0",
         )
+        return present
+
+    def sample(self, round: int, share: float, rng: Rng) -> Tensor:
+        """A share of those present, at least one, drawn anew every round."""
+        present = self.present(round)
         if share >= 1:
             return present
         count = max(1, round_half_up(share * len(present)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +22,11 @@ from coterie.learn.params import Layout, Params
 from coterie.wire.messages import Envelope, Published
 
 CHUNK_BYTES = 1 << 30  # how much one chunk of clients may take for parameters, gradients and batches
+COPIES = 4  # of a model that a client takes: its start, its parameters, its gradient, its answer
+MOST_IN_BATCH = 1024  # examples that a client is reckoned to look at in one step
+
+Answer = tuple[Envelope, dict[str, Tensor]]
+"""What a chunk of clients sends, and what it keeps for itself."""
 
 
 def population(federation: Federation) -> Population:
@@ -72,17 +77,25 @@ class Simulator:
         order = replace(ask, payload=Published(models))
         chunks = torch.arange(len(ask.clients)).split(self._chunk(models))
         orders = (order.pick(chunk) for chunk in chunks)
-        if self.processes and len(chunks) > 1:
-            if self._workers is None:
-                self._workers = Workers(self._answer_alone, self.processes)
-            for envelope, memory in self._workers.map((part, self._memory_of(part)) for part in orders):
-                self._remember(envelope.clients, memory)
-                yield envelope
-        else:
-            for part in orders:
-                envelope, memory = self._answer_alone(part, self._memory_of(part))
-                self._remember(part.clients, memory)
-                yield envelope
+        answers = self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders)
+        for envelope, memory in answers:
+            self._remember(envelope.clients, memory)
+            yield envelope
+
+    def _in_turn(self, orders: Iterable[Envelope]) -> Iterator[Answer]:
+        for order in orders:
+            yield self._answer_alone(order, self._memory_of(order))
+
+    def _in_workers(self, orders: Iterable[Envelope]) -> Iterator[Answer]:
+        if self._workers is None:
+            self._workers = Workers(self._answer_alone, self.processes or 1)
+        finished = False
+        try:
+            yield from self._workers.map((order, self._memory_of(order)) for order in orders)
+            finished = True
+        finally:
+            if not finished:  # work that is still under way would answer the next order
+                self.close()
 
     def cohort(self, clients: Tensor, turn: Turn, sees: Tensor | None = None) -> Cohort:
         ids = clients.tolist()
@@ -91,7 +104,7 @@ class Simulator:
         shards = self.federation.train.pick(ids)
         return Cohort(clients, self.federation.examples, shards, self.model, turn, sees, scheduled, memory)
 
-    def _answer_alone(self, order: Envelope, memory: dict[str, Tensor]) -> tuple[Envelope, dict[str, Tensor]]:
+    def _answer_alone(self, order: Envelope, memory: dict[str, Tensor]) -> Answer:
         """One chunk, from nothing but the order and what its clients remember: also what a worker process runs."""
         assert isinstance(order.payload, Published)
         cohort = self.cohort(order.clients, Turn(order.round, self.rng, order.kind), order.sees)
@@ -105,13 +118,14 @@ class Simulator:
     def _remember(self, clients: Tensor, memory: dict[str, Tensor]) -> None:
         for name, kept in memory.items():
             if name not in self.memory:
-                self.memory[name] = torch.full((self.federation.clients, *kept.shape[1:]), torch.nan)
+                self.memory[name] = kept.new_full((self.federation.clients, *kept.shape[1:]), torch.nan)
             self.memory[name][clients] = kept
 
     def _chunk(self, models: Params) -> int:
         """Clients a chunk: what fits in memory, and small enough that all processes have work."""
         length = Layout.of(models, leading=1).length
         x = self.federation.examples.x
-        client_bytes = 4 * x.element_size() * length + 256 * x[0].numel() * x.element_size()
+        batch = min(int(self.federation.train.sizes.max()), MOST_IN_BATCH)
+        client_bytes = COPIES * 4 * length + batch * x[0].numel() * x.element_size()
         fits = max(1, self.chunk_bytes // client_bytes)
         return fits if self.model.vectorised else min(fits, 4)

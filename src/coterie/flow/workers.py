@@ -21,6 +21,7 @@ from coterie.wire.codec import decode, encode
 
 Work = Callable[..., tuple[Any, ...]]
 PR_SET_PDEATHSIG = 1
+DIED = "a worker process died; is there memory enough? Try processes=0"
 
 
 class WorkerFailed(errors.CoterieError, RuntimeError):
@@ -55,7 +56,7 @@ class Workers:
                 if item is None:
                     break
                 link = idle.popleft()
-                link.send_bytes(encode(item[1]))
+                self._send(link, item[1])
                 busy[link] = item[0]
             if not busy and next_out not in done:
                 return
@@ -67,11 +68,17 @@ class Workers:
                 done[busy.pop(ready)] = self._receive(ready)
                 idle.append(ready)
 
+    def _send(self, link: Connection, arguments: tuple[Any, ...]) -> None:
+        try:
+            link.send_bytes(encode(arguments))
+        except OSError as error:
+            raise WorkerFailed(DIED) from error
+
     def _receive(self, link: Connection) -> tuple[Any, ...]:
         try:
             failure, result = decode(link.recv_bytes())
-        except EOFError as error:
-            raise WorkerFailed("a worker process died; is there memory enough? Try processes=0") from error
+        except (EOFError, OSError) as error:
+            raise WorkerFailed(DIED) from error
         if failure:  # our own errors keep their kind
             raise getattr(errors, failure, WorkerFailed)(result)
         return result  # type: ignore[no-any-return]
@@ -86,18 +93,29 @@ class Workers:
 
 
 def _serve(work: Work, link: Connection) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive a killed run
+    _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does on it, a worker just ends
     torch.set_num_threads(1)
     while True:
         try:
             arguments = decode(link.recv_bytes())
         except EOFError:
             return
-        try:
-            answer: tuple[str, Any] = ("", work(*arguments))
-        except errors.CoterieError as error:
-            answer = (type(error).__name__, str(error))
-        except Exception as error:  # whatever the model raised goes to the parent, which raises it
-            answer = ("WorkerFailed", f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-4)}")
-        link.send_bytes(encode(answer))
+        link.send_bytes(_answer(work, arguments))
+
+
+def _answer(work: Work, arguments: tuple[Any, ...]) -> bytes:
+    try:
+        return encode(("", work(*arguments)))
+    except errors.CoterieError as error:
+        return encode((type(error).__name__, str(error)))
+    except Exception as error:  # whatever the model raised goes to the parent, which raises it
+        return encode(("WorkerFailed", f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-4)}"))
+
+
+def _die_with_parent() -> None:
+    """Never outlive a killed run; on systems without prctl the closed pipe ends an idle worker."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation, Shards
-from coterie.flow.cohort import EVALUATION_BLOCK
+from coterie.flow.cohort import evaluation_block
 from coterie.flow.guard import Turn
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import Protocol, Server
 from coterie.flow.simulate import Simulator
 from coterie.learn.model import Model
 from coterie.learn.params import Params, pick
@@ -36,11 +36,17 @@ class Scores:
         return torch.bincount(self.choices.argmax(1), minlength=self.choices.shape[1]).tolist()
 
 
-def evaluate(simulator: Simulator, protocol: Protocol[Any], state: Any) -> Scores:
-    """Every client's accuracy on its own test rows, as it would predict now."""
+def evaluate(simulator: Simulator, protocol: Protocol[Any], state: Any, server: Server | None = None) -> Scores:
+    """Every client's accuracy on its own test rows, as it would predict now.
+
+    With the server, the models pass its ``publish`` guard on their way, as in a round.
+    """
     federation = simulator.federation
     turn = Turn(getattr(state, "round", 0), simulator.rng, "evaluate")
-    models = simulator.guard.receive(protocol.result(state), turn)
+    published = protocol.result(state)
+    if server is not None:
+        published = server.guard.publish(published, Turn(turn.round, server.rng, turn.kind))
+    models = simulator.guard.receive(published, turn)
     everyone = torch.arange(federation.clients)
     cohort = simulator.cohort(everyone, turn, protocol.sees(state, everyone))
     cohort.schedules = {}  # a client predicts for all its data
@@ -68,7 +74,7 @@ def accuracy(model: Model, models: Params, choices: Tensor, federation: Federati
 def _chances(model: Model, models: Params, federation: Federation, rows: Tensor) -> Tensor:
     slots = next(iter(models.values())).shape[0]
     chances = torch.empty(len(rows), slots, federation.examples.classes)
-    for block in torch.arange(len(rows)).split(EVALUATION_BLOCK):
+    for block in torch.arange(len(rows)).split(evaluation_block(model)):
         x = federation.examples.x[rows[block]]
         for slot in range(slots):
             chances[block, slot] = model.logits(pick(models, slot), x).softmax(1)
