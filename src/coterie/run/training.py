@@ -66,8 +66,6 @@ def train(
         saved = folder.load() if folder else None
         if saved is not None:
             simulator.memory = dict(saved.memory)
-            if tape is not None:
-                tape.rewind(saved.state.round)
         watcher = _Watcher(protocol, simulator, evaluate_every, folder, progress, list(saved.history) if saved else [])
         state = protocol.start(server) if saved is None else saved.state
         state = drive(protocol, state, server, simulator, tape=tape, tamperers=tamperers, before_ask=watcher)
