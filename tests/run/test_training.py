@@ -1,0 +1,134 @@
+"""Runs: the same bytes for the same seed, also after being killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.errors import InvalidInput, RunDamaged
+from coterie.run.folder import CHECKPOINT, METRICS, MODELS, RunFolder, free_folder, list_runs, write_atomically
+
+CONFIG = """
+name = "{trainer}"
+seed = 3
+evaluate_every = 2
+[data]
+kind = "digits"
+[partition]
+kind = "label_sets"
+clients = 10
+sets = 5
+[model]
+kind = "fcnn"
+hidden = 16
+[trainer]
+kind = "{trainer}"
+rounds = {rounds}
+local = {{ steps = 2, batch_size = 8, lr = 0.1 }}
+"""
+
+
+def coterie(*arguments: object, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from coterie.cli import main; main()", *map(str, arguments)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    return output
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    return {name: (run / name).read_bytes() for name in (CHECKPOINT, METRICS, MODELS)}
+
+
+@pytest.mark.parametrize("trainer", ["ifca", "fedem"])
+def test_a_killed_run_resumed_equals_one_never_killed(tmp_path: Path, trainer: str) -> None:
+    (tmp_path / "c.toml").write_text(CONFIG.format(trainer=trainer, rounds=30))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(coterie("train", "c.toml", "--runs", whole, folder=tmp_path))
+    process = coterie("train", "c.toml", "--runs", killed, folder=tmp_path)
+    run = killed / f"{trainer}-{trainer}-001"
+    wait_for(lambda: (run / CHECKPOINT).exists() and len(RunFolder(run).history) >= 2, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert RunFolder(run).state == "stopped"
+    finish(coterie("resume", run, folder=tmp_path))
+    assert RunFolder(run).state == "finished"
+    assert contents(run) == contents(whole / f"{trainer}-{trainer}-001")
+
+
+def wait_for(condition: object, process: subprocess.Popen[str]) -> None:
+    assert callable(condition)
+    for _ in range(6000):
+        if condition():
+            return
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    raise AssertionError("the run did not get far enough")
+
+
+def test_a_finished_run_is_listed_and_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CONFIG.format(trainer="fedavg", rounds=2))
+    output = finish(coterie("train", "c.toml", folder=tmp_path))
+    assert "fedavg" in output
+    assert "accuracy" in output
+    listed = finish(coterie("runs", folder=tmp_path))
+    assert "finished" in listed
+    assert "nothing to do" in finish(coterie("resume", "runs/fedavg-fedavg-001", folder=tmp_path))
+
+
+def test_the_record_says_what_it_takes_to_run_it_again(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CONFIG.format(trainer="fedavg", rounds=1))
+    finish(coterie("train", "c.toml", "--seed", 9, folder=tmp_path))
+    record = json.loads((tmp_path / "runs/fedavg-fedavg-001/run.json").read_text())
+    assert record["config"]["seed"] == 9
+    assert record["config"]["trainer"]["local"]["lr"] == 0.1
+    assert {"python", "coterie", "torch", "numpy"} <= record["versions"].keys()
+
+
+def test_errors_are_messages_without_a_traceback(tmp_path: Path) -> None:
+    process = coterie("resume", "nowhere", folder=tmp_path)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "nowhere" in output
+    assert "Traceback" not in output
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "r", {"config": {}})
+    write_atomically(run.path / CHECKPOINT, b"COTERIE1 and then nothing sensible")
+    with pytest.raises(RunDamaged, match=r"checkpoint\.bin is damaged"):
+        run.load()
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "r", {"config": {}})
+    with pytest.raises(InvalidInput, match="already holds a run"):
+        RunFolder.create(tmp_path / "r", {"config": {}})
+
+
+def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "r", {"config": {}})
+    with run.held():
+        assert run.state == "running"
+        with pytest.raises(InvalidInput, match="another process"), run.held():
+            pass
+    assert run.state == "stopped"
+
+
+def test_folders_are_numbered_and_listed(tmp_path: Path) -> None:
+    for _ in range(2):
+        RunFolder.create(free_folder(tmp_path, "x"), {"config": {}})
+    assert [run.path.name for run in list_runs(tmp_path)] == ["x-001", "x-002"]

@@ -1,0 +1,38 @@
+"""The examples in the documents run."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from coterie.run.config import parse
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", re.S | re.M)
+    return [(f"{page.name}-{number}", text) for page in PAGES for number, text in enumerate(pattern.findall(page.read_text()))]
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in blocks("python")])
+def test_python_blocks_run(text: str) -> None:
+    exec(compile(text, "example", "exec"), {})
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in blocks("toml")])
+def test_toml_blocks_are_valid(text: str) -> None:
+    config = parse(tomllib.loads(text), "example")
+    for choice in config.trainers:
+        config.protocol(choice)
+
+
+def test_every_link_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
