@@ -52,9 +52,7 @@ class TagRule:
     counting: Counting = Counting.IDENTITIES
 
     def __post_init__(self) -> None:
-        require(
-            self.clusters >= 2, "clusters", self.clusters, "must be at least 2: one cluster has no decoys"
-        )
+        require(self.clusters >= 2, "clusters", self.clusters, "must be at least 2: one cluster has no decoys")
         require(
             0.0 < self.rate < 1.0,
             "rate",
@@ -78,9 +76,7 @@ class TagRule:
         """P(|set| = c) for each allowed c: Eq. 10, conditioned on meeting the threshold."""
         decoys, rate = self.clusters - 1, self.rate
         sizes = range(self.least, self.clusters + 1)
-        drawn = {
-            c: math.comb(decoys, c - 1) * rate ** (c - 1) * (1 - rate) ** (decoys - c + 1) for c in sizes
-        }
+        drawn = {c: math.comb(decoys, c - 1) * rate ** (c - 1) * (1 - rate) ** (decoys - c + 1) for c in sizes}
         total = math.fsum(drawn.values())
         return {size: probability / total for size, probability in drawn.items()}
 
@@ -108,9 +104,7 @@ class IdentitySets(ABC):
 
     def membership(self, ids: Tensor, true: Tensor, rng: Rng) -> Tensor:
         """The sets of these clients, (clients, clusters) bool; the same for the same client and cluster."""
-        require(
-            len(ids) == len(true), "true", tuple(true.shape), f"must name one cluster for {len(ids)} clients"
-        )
+        require(len(ids) == len(true), "true", tuple(true.shape), f"must name one cluster for {len(ids)} clients")
         for cluster in true.tolist():
             require(
                 0 <= cluster < self.rule.clusters,
@@ -209,9 +203,7 @@ class GroupSets(IdentitySets):
     def __post_init__(self) -> None:
         have = (len(self.keys.addresses), len(self.keys.addresses[0]))
         need = (self.rule.clusters, bits_of_rate(self.rule.rate))
-        require(
-            have == need, "cluster keys of shape", have, f"must be {need} for this rule; generate them for it"
-        )
+        require(have == need, "cluster keys of shape", have, f"must be {need} for this rule; generate them for it")
 
     def _draw(self, true: int, rng: Rng) -> Flags:
         attempt = 0
@@ -239,9 +231,7 @@ def _scalar(rng: Rng) -> bytes:
 
 def _tag(r: bytes, address: bytes) -> bytes:
     """u^x as g^(r x): the same element, and the multiples of g are tabulated (five times faster)."""
-    point: bytes = sodium.crypto_scalarmult_ed25519_base_noclamp(
-        sodium.crypto_core_ed25519_scalar_mul(r, address)
-    )
+    point: bytes = sodium.crypto_scalarmult_ed25519_base_noclamp(sodium.crypto_core_ed25519_scalar_mul(r, address))
     return point
 
 
