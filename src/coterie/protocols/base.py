@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation
-from coterie.errors import require
+from coterie.errors import InvalidInput, require
 from coterie.flow.cohort import Cohort
 from coterie.flow.guarantee import Pool, RunFacts
 from coterie.flow.guard import Sums
@@ -119,7 +119,19 @@ def copies(models: Params, choice: Tensor) -> dict[str, Tensor]:
 
 def updates(sent: Contributions, models: Params, given: Tensor) -> Tensor:
     """(clients, length): how far each client moved from the slot that it was given."""
-    return flatten(sent.values, leading=2)[:, 0] - flatten(models)[given]
+    if sent.sealed:
+        raise InvalidInput("this protocol looks at each client's update; use it with a defence that does not seal them")
+    moved = flatten(sent.values, leading=2)[:, 0]
+    for slot, model in enumerate(flatten(models)):
+        moved[given == slot] -= model
+    return moved
+
+
+def cosines(moved: Tensor) -> Tensor:
+    """(clients, clients): the cosine similarity of each two updates; 0 for one that did not move."""
+    norms = moved.norm(dim=1).clamp_min(torch.finfo(moved.dtype).tiny)
+    similarity: Tensor = moved @ moved.T / norms / norms.unsqueeze(1)
+    return similarity.clamp(-1, 1)
 
 
 def _exposures(federation: Federation, client: int, rounds: int) -> list[tuple[Pool, ...]]:

@@ -15,7 +15,7 @@ from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Ask, Replies, Server
 from coterie.flow.rng import Rng
 from coterie.learn.params import Params
-from coterie.protocols.base import Trainer, copies, updates
+from coterie.protocols.base import Trainer, copies, cosines, updates
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Published
 
@@ -23,19 +23,24 @@ from coterie.wire.messages import Contributions, Published
 @register
 @dataclass(frozen=True)
 class Groups:
-    """A model a cluster, and who is where (-1: not clustered yet)."""
+    """A model a cluster, who is where (-1: not clustered yet), and what a newcomer is placed by."""
 
     round: int
     published: Published
     assignment: Tensor  # (clients,)
+    origin: Published | None = None  # one slot: the model from which the clustered updates went
+    directions: Tensor | None = None  # (clusters, length): the mean of each cluster's updates
 
 
 @dataclass(frozen=True)
 class CosineKMeans(Trainer[Groups]):
     """The paper compares parameters; we compare updates, since parameters that share a start are all alike.
 
-    For ``warmup`` rounds all clients train one model. The next round asks everybody and clusters. A round that finds
-    newcomers among its clients does the same again, each from the model that it has; a newcomer is given slot 0.
+    For ``warmup`` rounds all clients train one model. The next round asks everybody and clusters, once. A newcomer (the
+    paper has none) is asked for an update from the model of that time, and joins the cluster whose mean update is the
+    most similar: clustering again would compare updates of models that have come apart.
+
+    The server looks at each update of the round that clusters, so it holds them all in memory, twice.
     """
 
     clusters: int = 5
@@ -46,28 +51,41 @@ class CosineKMeans(Trainer[Groups]):
         require(self.clusters >= 1, "clusters", self.clusters, "must be at least 1")
         require(self.warmup >= 0, "warmup", self.warmup, "must be at least 0")
 
+    @property
+    def placements(self) -> int:
+        return 1
+
     def start(self, server: Server) -> Groups:
-        one = server.fresh(1)
-        same = copies(one, torch.zeros(self.clusters, dtype=torch.int64))
-        return Groups(0, Published(same), torch.full((len(server.clients.sizes),), -1))
+        return Groups(0, self._same(server.fresh(1)), torch.full((len(server.clients.sizes),), -1))
 
     def run(self, state: Groups, server: Server) -> Generator[Ask[Groups], Replies, Groups]:
         for round in range(state.round, self.rounds):
-            chosen = server.sample(round, self.participation)
-            clustering = round >= self.warmup and bool((state.assignment[chosen] < 0).any())
-            if clustering:
-                chosen = server.clients.present(round)
-            replies = yield Ask("train", round, chosen, state.published, state, self.sees(state, chosen))
-            if clustering:
+            clusters = state.origin is None and round >= self.warmup
+            chosen = server.clients.present(round) if clusters else server.sample(round, self.participation)
+            placed = replace(state, assignment=(yield from self.place(state, chosen)))
+            replies = yield Ask("train", round, chosen, state.published, state, self.sees(placed, chosen))
+            if clusters:
                 sent = replies.whole()
-                state = self.clustered(state, sent, server.rng.child("k-means", "round", round))
-                membership = one_hot(state.assignment[sent.ids], self.clusters).float()
+                placed = self.clustered(state, sent, server.rng.child("k-means"))
+                membership = one_hot(placed.assignment[sent.ids], self.clusters).float()
                 replies = Replies(iter([replace(sent, membership=membership)]))
             published = server.aggregate(replies, round).mean(state.published)
             if round < self.warmup:  # one model for all: what slot 0 became
-                published = Published(copies(published.values, torch.zeros(self.clusters, dtype=torch.int64)))
-            state = replace(state, round=round + 1, published=published)
-        return state
+                published = self._same(published.values)
+            state = replace(placed, round=round + 1, published=published)
+        everybody = server.clients.present(state.round)
+        return replace(state, assignment=(yield from self.place(state, everybody)))
+
+    def place(self, state: Groups, chosen: Tensor) -> Generator[Ask[Groups], Replies, Tensor]:
+        """Newcomers go where their update points; before the clustering there is nothing to do."""
+        new = chosen[state.assignment[chosen] < 0]
+        assignment = state.assignment.clone()
+        if state.origin is not None and state.directions is not None and len(new):
+            sent = (yield Ask("place", state.round, new, state.origin, state)).whole()
+            moved = updates(sent, state.origin.values, torch.zeros(len(sent), dtype=torch.int64))
+            towards = normalize(moved, dim=1) @ normalize(state.directions, dim=1).T  # (newcomers, clusters)
+            assignment[sent.ids] = towards.argmax(1)
+        return assignment
 
     def clustered(self, state: Groups, sent: Contributions, rng: Rng) -> Groups:
         """Algorithm 1: the cosine similarity matrix, and k-means on its rows."""
@@ -75,13 +93,20 @@ class CosineKMeans(Trainer[Groups]):
 
         if len(sent) < self.clusters:
             raise InvalidInput(f"clusters={self.clusters} is more than the {len(sent)} clients; use fewer clusters")
-        given = state.assignment[sent.ids].clamp_min(0)
-        directions = normalize(updates(sent, state.published.values, given), dim=1)
-        similarity = (directions @ directions.T).double().numpy()
-        labels = KMeans(self.clusters, n_init=10, random_state=rng.seed() % 2**32).fit_predict(similarity)
+        moved = updates(sent, state.published.values, torch.zeros(len(sent), dtype=torch.int64))
+        similarity = cosines(moved).double().numpy()
+        found = KMeans(self.clusters, n_init=10, random_state=rng.seed() % 2**32).fit_predict(similarity)
+        labels = torch.from_numpy(found).to(state.assignment.dtype)
         assignment = state.assignment.clone()
-        assignment[sent.ids] = torch.from_numpy(labels).to(assignment.dtype)
-        return replace(state, assignment=assignment)
+        assignment[sent.ids] = labels
+        members = one_hot(labels, self.clusters).float()
+        directions = members.T @ moved / members.sum(0).clamp_min(1).unsqueeze(1)  # an empty cluster's: nowhere
+        origin = Published({name: leaf[:1] for name, leaf in state.published.values.items()})
+        return replace(state, assignment=assignment, origin=origin, directions=directions)
+
+    def _same(self, models: Params) -> Published:
+        """The first model in every slot."""
+        return Published(copies(models, torch.zeros(self.clusters, dtype=torch.int64)))
 
     def result(self, state: Groups) -> Published:
         return state.published
@@ -91,5 +116,5 @@ class CosineKMeans(Trainer[Groups]):
 
     def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         seen = cohort.seen(models)
-        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard)
+        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=kind)
         return self.contribution(cohort, trained, seen.float())

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, normalize, one_hot
+from torch.nn.functional import cosine_similarity, one_hot
 
 from coterie.errors import require
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Ask, Replies, Server
 from coterie.learn.params import Params, map_leaves
-from coterie.protocols.base import Trainer, copies, updates
+from coterie.protocols.base import Trainer, copies, cosines, updates
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Published
 
@@ -56,6 +56,8 @@ class Sattler(Trainer[Tree]):
     The original splits a cluster when its mean update is small while single updates are large (its eps_1 and eps_2,
     absolute numbers that fit one model and learning rate). Here both are relative: the mean is under ``agreement``
     times the largest update of the cluster, and that one is over ``progress`` times the largest of the first round.
+
+    The server looks at each update, so it holds all of a round's in memory, twice.
     """
 
     agreement: float = 0.5
@@ -92,7 +94,8 @@ class Sattler(Trainer[Tree]):
             membership = one_hot(split.assignment[sent.ids], split.published.slots).float()
             sums = server.aggregate(Replies(iter([replace(sent, membership=membership)])), round)
             state = replace(split, round=round + 1, published=sums.mean(split.published))
-        return state
+        everybody = server.clients.present(state.round)  # also those that were not asked since their cluster split
+        return replace(state, assignment=(yield from self.place(state, everybody)))
 
     def place(self, state: Tree, chosen: Tensor) -> Generator[Ask[Tree], Replies, Tensor]:
         """Newcomers walk down the tree: at each split they go to the side with which their update agrees more."""
@@ -103,7 +106,7 @@ class Sattler(Trainer[Tree]):
             here = new[assignment[new] == split.parent]
             if len(here):
                 published = Published(map_leaves(lambda leaf: leaf.unsqueeze(0), split.model))
-                replies = yield Ask("place", state.round, here, published, state)
+                replies = yield Ask(f"place {split.child}", state.round, here, published, state)
                 sent = replies.whole()
                 moved = updates(sent, published.values, torch.zeros(len(sent), dtype=torch.int64))
                 right = cosine_similarity(moved, split.right, -1) > cosine_similarity(moved, split.left, -1)
@@ -143,12 +146,15 @@ class Sattler(Trainer[Tree]):
 
 
 def bipartition(moved: Tensor) -> tuple[Tensor, Tensor]:
-    """The two sides (positions) with the smallest largest cosine similarity across (complete linkage)."""
+    """The two sides (positions) with the smallest largest cosine similarity across: the paper's Algorithm 1.
+
+    Merging the most similar pair until two sides are left (single linkage) finds that optimum. The authors' code has
+    complete linkage, which does not.
+    """
     from sklearn.cluster import AgglomerativeClustering
 
-    directions = normalize(moved, dim=1)
-    distances = (1 - directions @ directions.T).clamp_min(0).numpy().astype(np.float64)
-    labels = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit_predict(distances)
+    distances = (1 - cosines(moved)).numpy().astype(np.float64)
+    labels = AgglomerativeClustering(2, metric="precomputed", linkage="single").fit_predict(distances)
     labels = labels if labels[0] == 0 else 1 - labels  # the side of the first client is the left one
     return torch.from_numpy(np.flatnonzero(labels == 0)), torch.from_numpy(np.flatnonzero(labels == 1))
 
