@@ -16,7 +16,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def blocks(language: str) -> list[tuple[str, str]]:
     pattern = re.compile(rf"^```{language}\n(.*?)^```", re.S | re.M)
-    return [(f"{page.name}-{number}", text) for page in PAGES for number, text in enumerate(pattern.findall(page.read_text()))]
+    return [
+        (f"{page.name}-{number}", text)
+        for page in PAGES
+        for number, text in enumerate(pattern.findall(page.read_text()))
+    ]
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in blocks("python")])

@@ -50,12 +50,13 @@ class Config(BaseModel):
     # -- from words to objects -------------------------------------------------------------------
 
     def examples(self) -> Examples:
-        from coterie.data.catalogue import SOURCES
+        from coterie.data.catalogue import find
+        from coterie.flow.rng import Rng
 
         options = self.data.options
         folder = options.pop("folder", None)
-        source = registry.build(_known(self.data.kind, SOURCES, "data"), options, f"data {self.data.kind!r}")
-        return source.load(folder)  # type: ignore[no-any-return]
+        source = registry.build(find(self.data.kind), options, f"data {self.data.kind!r}")
+        return source.load(folder, rng=Rng.seeded(self.seed).child("data"))  # type: ignore[no-any-return]
 
     def federation(self) -> Federation:
         from coterie.flow.rng import Rng
@@ -93,12 +94,6 @@ def build_model(choice: Choice, examples: Examples) -> Model:
     accepted = inspect.signature(target).parameters
     options = {name: value for name, value in follows.items() if name in accepted} | choice.options
     return as_model(registry.build(target, options, f"model {choice.kind!r}"))
-
-
-def _known(kind: str, names: dict[str, Any], what: str) -> Any:
-    if kind not in names:
-        raise InvalidInput(f"{what} {kind!r} {nearest(kind, names)}")
-    return names[kind]
 
 
 def parse(values: dict[str, Any], where: str) -> Config:

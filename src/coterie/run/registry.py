@@ -5,6 +5,7 @@ Everything is imported when it is first asked for, so that listing names costs n
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -62,21 +63,19 @@ def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any
 
 def build(target: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
     """Call the target with options from a file: names are checked against its own, values against its types."""
-    from pydantic import ConfigDict, ValidationError, validate_call
-    from pydantic.errors import PydanticUserError
+    from pydantic import ConfigDict, TypeAdapter, ValidationError, validate_call
 
     known = {name for name in inspect.signature(target).parameters if name not in ("self", "args", "kwargs")}
     for name in options:
         if name not in known:
             raise InvalidInput(f"{what} option {name!r} {nearest(name, known)}")
+    if inspect.isclass(target) and not dataclasses.is_dataclass(target):
+        return target(**options)  # a user's own class checks its arguments itself
     try:
-        call = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)
-    except PydanticUserError:  # a user's own class whose annotations pydantic cannot read
-        return target(**options)
-    try:
-        return call(**options)
+        if inspect.isclass(target):
+            return TypeAdapter(target).validate_python(dict(options))
+        return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)(**options)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"]) or "?"
-        given = problem.get("input")
-        raise InvalidInput(f"{what} option {place}={given!r} is wrong: {problem['msg']}") from error
+        raise InvalidInput(f"{what} option {place}={problem.get('input')!r} is wrong: {problem['msg']}") from error

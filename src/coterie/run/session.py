@@ -125,11 +125,12 @@ def _show(lines: list[Line]) -> None:
         ("time", "right"),
     ):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    table.add_column("folder", overflow="fold")
+    table.add_column("run", no_wrap=True)
     for line in sorted(lines, key=lambda line: -line.accuracy):
         sizes = ", ".join(map(str, line.sizes))
-        table.add_row(line.trainer, f"{line.accuracy:.4f}", sizes, f"{line.seconds:.1f} s", str(line.folder))
+        table.add_row(line.trainer, f"{line.accuracy:.4f}", sizes, f"{line.seconds:.1f} s", line.folder.name)
     console.print(table)
+    console.print(f"Models, metrics and settings of each run are in {lines[0].folder.parent}/", soft_wrap=True)
 
 
 def list_runs(root: Path) -> None:
