@@ -56,19 +56,23 @@ def test_several_trainers() -> None:
 
 
 def test_a_missing_file_and_broken_toml(tmp_path: Path) -> None:
-    with pytest.raises(DataMissing, match="nothing.toml"):
+    with pytest.raises(DataMissing, match=r"nothing\.toml"):
         read(tmp_path / "nothing.toml")
     (tmp_path / "broken.toml").write_text("seed = ")
     with pytest.raises(InvalidInput, match="not valid TOML"):
         read(tmp_path / "broken.toml")
 
 
+def chosen(kind: str, **options: object) -> Choice:
+    return Choice.model_validate({"kind": kind} | options)
+
+
 def test_a_model_takes_what_follows_from_the_data() -> None:
     digits = Config(data=Choice(kind="digits")).examples()
     dense = build_model(Choice(kind="fcnn"), digits)
     assert dense == Dense((64, 200, 10))
-    assert build_model(Choice(kind="cnn", shape=(1, 28, 28)), digits) == Cnn(classes=10, shape=(1, 28, 28))
-    assert build_model(Choice(kind="gru", vocabulary=7), digits) == Gru(classes=10, vocabulary=7)
+    assert build_model(chosen("cnn", shape=(1, 28, 28)), digits) == Cnn(classes=10, shape=(1, 28, 28))
+    assert build_model(chosen("gru", vocabulary=7), digits) == Gru(classes=10, vocabulary=7)
 
 
 class OwnNet(nn.Module):
@@ -82,13 +86,13 @@ class OwnNet(nn.Module):
 
 def test_a_users_own_module_by_its_address() -> None:
     digits = Config(data=Choice(kind="digits")).examples()
-    model = build_model(Choice(kind=f"{__name__}:OwnNet", width=5), digits)
+    model = build_model(chosen(f"{__name__}:OwnNet", width=5), digits)
     assert model.logits(model.init(0), digits.x[:3]).shape == (3, 10)
 
 
 def test_an_address_that_does_not_import() -> None:
     digits = Config(data=Choice(kind="digits")).examples()
-    with pytest.raises(InvalidInput, match="no_such_module:Net.*PYTHONPATH"):
+    with pytest.raises(InvalidInput, match=r"no_such_module:Net.*PYTHONPATH"):
         build_model(Choice(kind="no_such_module:Net"), digits)
 
 

@@ -118,13 +118,10 @@ def _run(config: Config, choice: Choice, federation: Any, model: Any, folder: Ru
 
 def _show(lines: list[Line]) -> None:
     table = Table(title="Mean test accuracy over clients, each on its own data")
-    for heading, justify in (
-        ("trainer", "left"),
-        ("accuracy", "right"),
-        ("clients a model", "left"),
-        ("time", "right"),
-    ):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    table.add_column("trainer")
+    table.add_column("accuracy", justify="right")
+    table.add_column("clients a model")
+    table.add_column("time", justify="right")
     table.add_column("run", no_wrap=True)
     for line in sorted(lines, key=lambda line: -line.accuracy):
         sizes = ", ".join(map(str, line.sizes))
