@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -50,13 +51,14 @@ class Simulator:
     guard: ClientGuard
     rng: Rng  # the root of the clients' streams
     chunk_bytes: int = CHUNK_BYTES
-    processes: int | None = None  # None: as many as cores for models that are not vectorised, else none
+    processes: int | None = None  # None: one a core, unless the model is vectorised or this is a worker itself
     memory: dict[str, Tensor] = field(default_factory=dict)  # (clients, ...): what the clients keep
 
     def __post_init__(self) -> None:
         keep_freed_memory()
         if self.processes is None:
-            self.processes = 0 if self.model.vectorised else len(os.sched_getaffinity(0))
+            alone = self.model.vectorised or multiprocessing.parent_process() is not None
+            self.processes = 0 if alone else len(os.sched_getaffinity(0))
         self._workers: Workers | None = None
 
     def __enter__(self) -> Simulator:
