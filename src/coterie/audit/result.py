@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from coterie.measure.claims import Outcome
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -56,12 +58,6 @@ class Leak:
         if self.score.low > self.chance:
             return "leaks"
         return "below chance" if self.score.high < self.chance else "no leak found"
-
-
-class Outcome(str, Enum):
-    HOLDS = "holds"
-    NOT_REFUTED = "not refuted"
-    VIOLATED = "violated"
 
 
 @dataclass(frozen=True)
@@ -216,6 +212,8 @@ class AuditResult:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else str(value)
     if isinstance(value, Mapping):
