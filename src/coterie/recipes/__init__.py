@@ -1,0 +1,17 @@
+"""One file per paper, one recipe per table or figure. A new file with a tuple ``RECIPES`` is found by itself."""
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coterie.recipes.base import Recipe
+
+
+def all_recipes() -> list[Recipe]:
+    found: list[Recipe] = []
+    for module in pkgutil.iter_modules(__path__):
+        found += getattr(import_module(f"{__name__}.{module.name}"), "RECIPES", ())
+    return sorted(found, key=lambda recipe: (recipe.paper, recipe.table))
