@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -96,16 +96,23 @@ def build_model(choice: Choice, examples: Examples) -> Model:
     return as_model(registry.build(target, options, f"model {choice.kind!r}"))
 
 
-def parse(values: dict[str, Any], where: str) -> Config:
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def validate(cls: type[AnyConfig], values: dict[str, Any], where: str) -> AnyConfig:
     for key in values:
-        if key not in Config.model_fields:
-            raise InvalidInput(f"{where}: key {key!r} {nearest(key, Config.model_fields)}")
+        if key not in cls.model_fields:
+            raise InvalidInput(f"{where}: key {key!r} {nearest(key, cls.model_fields)}")
     try:
-        return Config.model_validate(values)
+        return cls.model_validate(values)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise InvalidInput(f"{where}: {place}={problem.get('input')!r}: {problem['msg']}") from error
+
+
+def parse(values: dict[str, Any], where: str) -> Config:
+    return validate(Config, values, where)
 
 
 def read(path: Path) -> Config:

@@ -1,0 +1,105 @@
+"""A family of attacks. A new file in ``families/`` with an object ``FAMILY`` joins the audit by itself."""
+
+from __future__ import annotations
+
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+from typing import Any, ClassVar
+
+from coterie.audit import families
+from coterie.audit.subject import Subject
+from coterie.errors import InvalidInput, nearest
+from coterie.run.config import Choice
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What one attack scored in one run."""
+
+    attack: str
+    adversary: str
+    measure: str
+    score: float
+    chance: float
+    perfect: float = 1.0
+    knew: str = ""
+    control: bool = False
+    suspicions: tuple[Sequence[float], Sequence[bool]] | None = None  # scores and answers, for a ROC curve
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What a defence promised for what was really run, and the lower bound that was measured."""
+
+    text: str
+    epsilon: float
+    delta: float
+    level: str
+    trust: str
+    outcome: str
+    evidence: Sequence[str]
+    lower_bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that one run under one defence with one seed showed."""
+
+    scored: Sequence[Scored]
+    utility_measure: str
+    utility: float
+    seconds: float  # a round, or the run where there are no rounds
+    upload_bytes: float  # a client and round
+    memory_bytes: float
+    claim: Claimed | None = None
+    charts: Sequence[dict[str, Any]] = field(default_factory=tuple)  # as result.Chart; the first seed's are shown
+    galleries: Sequence[dict[str, Any]] = field(default_factory=tuple)
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Family(ABC):
+    """One kind of attack: on what it can be run, against which defences, and how."""
+
+    name: ClassVar[str]
+    limit: ClassVar[str]  # what the gate calls its score: "property_auc" gives the limit max_property_auc
+    paper: ClassVar[str]
+    question: ClassVar[str]
+    threat: ClassVar[str]
+    method: ClassVar[str]
+
+    @abstractmethod
+    def admits(self, subject: Subject) -> str:
+        """Why this federation cannot be attacked in this way; empty if it can."""
+
+    @abstractmethod
+    def defences(self, subject: Subject) -> Sequence[Choice]:
+        """What to compare; ``none`` comes first."""
+
+    @abstractmethod
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence: ...
+
+    def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
+        """Settings of one defence from weak to strong, with their strength, for the frontier; none by default."""
+        return ()
+
+    def headline(self, scored: Sequence[Scored]) -> Scored:
+        """The score that the gate and the frontier look at: the worst of the real attacks."""
+        real = [row for row in scored if not row.control]
+        return max(real, key=lambda row: (row.score - row.chance) / (row.perfect - row.chance))
+
+
+def all_families() -> list[Family]:
+    modules = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
+    return [import_module(f"{families.__name__}.{name}").FAMILY for name in modules]
+
+
+def find(name: str) -> Family:
+    known = {family.name: family for family in all_families()}
+    if name not in known:
+        raise InvalidInput(f"family {name!r} {nearest(name, known)}")
+    return known[name]

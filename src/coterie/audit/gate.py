@@ -1,0 +1,54 @@
+"""Limits that stop a launch: what a pipeline asks of an audit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.audit.result import Check
+from coterie.audit.subject import Subject, label
+
+if TYPE_CHECKING:
+    from coterie.audit.family import Evidence, Family
+    from coterie.run.config import Choice
+
+
+def known_limits(families: Sequence[Family]) -> list[str]:
+    return [*(f"max_{family.limit}" for family in families), "max_epsilon", "min_accuracy"]
+
+
+def checks(subject: Subject, found: Sequence[tuple[Family, Choice, Sequence[Evidence]]]) -> list[Check]:
+    """Each limit against the federation as configured; a limit that nothing measured is broken, not met."""
+    own = [(family, evidence) for family, choice, evidence in found if label(choice) == label(subject.defence)]
+    return [_check(name, limit, own) for name, limit in subject.limits.items()]
+
+
+def _check(name: str, limit: float, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> Check:
+    text = f"{name} = {limit:g}"
+    values = _values(name, own)
+    if not values:
+        return Check(text, math.nan, False, "nothing measured it: the family was left out, or no defence claims it")
+    worst = min(values) if name.startswith("min_") else max(values)
+    passed = worst >= limit if name.startswith("min_") else worst <= limit
+    side = "at least" if name.startswith("min_") else "at most"
+    word = "meets" if passed else "breaks"
+    return Check(text, worst, passed, f"measured {worst:.4g}, which {word} the limit of {side} {limit:g}")
+
+
+def _values(name: str, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> list[float]:
+    if name == "max_epsilon":
+        return [float(one.claim.epsilon) for _, evidence in own for one in evidence if one.claim is not None]
+    if name == "min_accuracy":
+        return [
+            float(np.mean([one.utility for one in evidence]))
+            for _, evidence in own
+            if evidence[0].utility_measure == "accuracy"
+        ]
+    return [
+        float(np.mean([family.headline(one.scored).score for one in evidence]))
+        for family, evidence in own
+        if f"max_{family.limit}" == name
+    ]
