@@ -46,7 +46,7 @@ def audit(
     check_limits(subject.limits, gate.known_limits(all_families()))
     plan = {family.name: settings(family, subject) for family in chosen}
     jobs = [
-        Job(_key(name, choice, seed), run_one, _arguments(name, subject, choice, seed))
+        Job(key_of(name, choice, seed), run_one, arguments(name, subject, choice, seed))
         for name, choices in plan.items()
         for choice in choices
         for seed in range(subject.audit.seeds)
@@ -103,7 +103,7 @@ def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed:
     return find(family).measure(Subject.model_validate(subject), Choice.model_validate(defence), seed).plain()
 
 
-def _arguments(name: str, subject: Subject, choice: Choice, seed: int) -> dict[str, Any]:
+def arguments(name: str, subject: Subject, choice: Choice, seed: int) -> dict[str, Any]:
     return {
         "family": name,
         "subject": subject.model_dump(),
@@ -112,13 +112,13 @@ def _arguments(name: str, subject: Subject, choice: Choice, seed: int) -> dict[s
     }
 
 
-def _key(family: str, choice: Choice, seed: int) -> str:
+def key_of(family: str, choice: Choice, seed: int) -> str:
     text = f"{family}/{label(choice)}-seed{seed}"
     return "".join(letter if letter.isalnum() or letter in "/.=+,-_" else "_" for letter in text)
 
 
 def evidence_of(family: str, choice: Choice, seeds: int, results: Mapping[str, Result]) -> list[Evidence]:
-    return [evidence_from(results[_key(family, choice, seed)]) for seed in range(seeds)]
+    return [evidence_from(results[key_of(family, choice, seed)]) for seed in range(seeds)]
 
 
 def evidence_from(row: Result) -> Evidence:

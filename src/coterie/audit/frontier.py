@@ -1,0 +1,103 @@
+"""Leakage against utility against cost, over the strength of a defence: which settings are worth considering."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from coterie.audit.engine import arguments, evidence_of, key_of, measured, run_one
+from coterie.audit.family import Evidence, Family
+from coterie.audit.result import Frontier, FrontierPoint
+from coterie.audit.subject import Subject, label
+from coterie.errors import InvalidInput
+from coterie.run.config import Choice
+from coterie.run.jobs import Job, Progress, run_jobs
+
+
+def frontier(
+    subject: Subject, families: Sequence[Family], folder: Path, *, progress: Progress | None = None
+) -> list[Frontier]:
+    """One frontier a family that has a defence to sweep; jobs are shared with the audit's."""
+    sweeps = {family.name: [(Choice(kind="none"), 0.0), *family.sweep(subject)] for family in families}
+    swept = [family for family in families if len(sweeps[family.name]) > 1]
+    if not swept:
+        raise InvalidInput(
+            f"families={[family.name for family in families]} have no defence whose strength can be swept"
+        )
+    seeds = subject.audit.seeds
+    jobs = [
+        Job(key_of(family.name, choice, seed), run_one, arguments(family.name, subject, choice, seed))
+        for family in swept
+        for choice, _ in sweeps[family.name]
+        for seed in range(seeds)
+    ]
+    results = run_jobs(jobs, folder, progress=progress)
+    return [
+        of_family(
+            subject,
+            family,
+            [
+                (choice, strength, evidence_of(family.name, choice, seeds, results))
+                for choice, strength in sweeps[family.name]
+            ],
+        )
+        for family in swept
+    ]
+
+
+def of_family(
+    subject: Subject, family: Family, settings: Sequence[tuple[Choice, float, Sequence[Evidence]]]
+) -> Frontier:
+    heads = [[family.headline(one.scored) for one in evidence] for _, _, evidence in settings]
+    points = [
+        FrontierPoint(
+            defence=label(choice),
+            strength=strength,
+            leakage=measured([head.score for head in found]),
+            utility=measured([one.utility for one in evidence]),
+            seconds=float(np.mean([one.seconds for one in evidence])),
+        )
+        for (choice, strength, evidence), found in zip(settings, heads)
+    ]
+    higher_is_better = settings[0][2][0].utility_measure == "accuracy"
+    points = mark_dominated(points, higher_is_better)
+    chosen, words = recommend(subject, family, points, higher_is_better)
+    return Frontier(
+        title=f"{family.name}: leakage against utility",
+        leakage_measure=heads[0][0].measure,
+        utility_measure=settings[0][2][0].utility_measure,
+        chance=heads[0][0].chance,
+        points=[replace(point, recommended=point is chosen) for point in points],
+        recommendation=words,
+    )
+
+
+def mark_dominated(points: Sequence[FrontierPoint], higher_is_better: bool = True) -> list[FrontierPoint]:
+    """A setting is dominated if another leaks no more, is no less useful, and is better in one of the two."""
+    sign = 1 if higher_is_better else -1
+
+    def beats(one: FrontierPoint, other: FrontierPoint) -> bool:
+        leak = one.leakage.value - other.leakage.value
+        gain = sign * (one.utility.value - other.utility.value)
+        return leak <= 0 and gain >= 0 and (leak < 0 or gain > 0)
+
+    return [replace(point, dominated=any(beats(other, point) for other in points)) for point in points]
+
+
+def recommend(
+    subject: Subject, family: Family, points: Sequence[FrontierPoint], higher_is_better: bool = True
+) -> tuple[FrontierPoint | None, str]:
+    """The weakest setting that meets the user's limits, or a word that none does."""
+    most_leak = subject.limits.get(f"max_{family.limit}")
+    least_use = subject.limits.get("min_accuracy") if higher_is_better else None
+    if most_leak is None and least_use is None:
+        return None, f"No limit is set; max_{family.limit} or min_accuracy would give a recommendation."
+    for point in sorted(points, key=lambda point: point.strength):
+        leaks = most_leak is not None and point.leakage.value > most_leak
+        useless = least_use is not None and point.utility.value < least_use
+        if not leaks and not useless:
+            return point, f"{point.defence} is the weakest setting that meets the limits."
+    return None, "No setting meets the limits: a stronger defence, another one, or other limits are needed."
