@@ -1,0 +1,64 @@
+"""Every protocol, each on a federation that brings its special cases about: one line a member.
+
+The federation of the trainers has clients of unequal size, one without data and one that joins in the third round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.ring import blobs
+
+from coterie.data.federation import Federation
+from coterie.flow.protocol import Protocol
+from coterie.learn.dense import Dense
+from coterie.learn.model import Model
+from coterie.learn.sgd import Local
+from coterie.protocols.cosine_kmeans import CosineKMeans
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.fedem import FedEM
+from coterie.protocols.fedprox import FedProx
+from coterie.protocols.ifca import Ifca
+from coterie.protocols.sattler import Sattler
+
+EMPTY, LATE = 2, 7  # the client without data, and the one that joins in round 2
+SMALL = Dense((4, 6, 3))
+
+
+def uneven() -> Federation:
+    return blobs((12, 9, 0, 12, 5, 12, 7, 10), joins=[0] * 7 + [2])
+
+
+@dataclass(frozen=True)
+class Member:
+    protocol: Protocol[Any]
+    federation: Callable[[], Federation] = uneven
+    model: Model = SMALL
+
+
+STEPS = Local(steps=3, batch_size=4, lr=0.3)
+EPOCHS = Local(epochs=1, batch_size=5, lr=0.3)
+POISSON = Local(steps=3, batch_size=4, lr=0.3, poisson=True)
+ONE = Local(steps=1, batch_size=8, lr=0.3)
+EAGER = {"agreement": 1.0, "progress": 0.0, "least": 1, "wait": 1, "most": 4}  # splits in a short run
+
+MEMBERS = {
+    "fedavg": Member(FedAvg(rounds=4, local=STEPS)),
+    "fedavg, equal weights, epochs": Member(FedAvg(rounds=3, local=EPOCHS, weighting="equal")),
+    "fedavg, half take part, poisson": Member(FedAvg(rounds=4, local=POISSON, participation=0.5)),
+    "fedavg, dropout": Member(FedAvg(rounds=3, local=STEPS), model=Dense((4, 6, 3), dropout=0.3)),
+    "fedprox": Member(FedProx(rounds=4, local=STEPS, mu=0.5)),
+    "fedem": Member(FedEM(rounds=4, local=STEPS, components=2)),
+    "ifca": Member(Ifca(rounds=4, local=STEPS, clusters=2, candidates=6)),
+    "ifca, random start, sampled choice": Member(Ifca(rounds=3, local=STEPS, clusters=3, candidates=0, choose_on=4)),
+    "ifca, shared layer": Member(Ifca(rounds=3, local=STEPS, clusters=2, candidates=4, shared=("0.",))),
+    "ifca, gradients": Member(Ifca(rounds=4, local=ONE, clusters=2, candidates=6, average_gradients=True)),
+    "sattler": Member(Sattler(rounds=5, local=STEPS, **EAGER)),  # type: ignore[arg-type]
+    "sattler, half take part": Member(Sattler(rounds=6, local=STEPS, participation=0.5, **EAGER)),  # type: ignore[arg-type]
+    "cosine k-means": Member(CosineKMeans(rounds=4, local=STEPS, clusters=2)),
+}
+
+every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS.keys())
