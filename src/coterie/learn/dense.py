@@ -45,12 +45,23 @@ class Dense(Model):
         }
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
-        hidden = x.flatten(1)
+        hidden = self._features(x, 1)
         for index in range(self.depth):
             hidden = torch.addmm(params[f"{index}.bias"], hidden, params[f"{index}.weight"].T)
             if index < self.depth - 1:
                 hidden = hidden.relu_()
         return hidden
+
+    def _features(self, x: Tensor, leading: int) -> Tensor:
+        """The examples as vectors, behind this many axes."""
+        flat = x.flatten(leading)
+        require(
+            flat.shape[-1] == self.sizes[0],
+            "features of an example",
+            flat.shape[-1],
+            f"must be {self.sizes[0]}, the first of the model's sizes={self.sizes}; give the model the data's shape",
+        )
+        return flat
 
     @property
     def depth(self) -> int:
@@ -70,7 +81,7 @@ class Dense(Model):
 
     def _forward(self, params: Params, batch: Batch) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
         """Each layer's input (clients, batch, width), the dropout masks, and the logits."""
-        hidden = batch.x.flatten(2)
+        hidden = self._features(batch.x, 2)
         inputs: list[Tensor] = []
         masks: list[Tensor | None] = []
         for index in range(self.depth):
