@@ -1,0 +1,120 @@
+"""The audit's engine on a family whose results are known."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from tests.audit.toy import FAMILY, noise, subject
+
+from coterie.audit import engine, gate
+from coterie.audit.engine import audit
+from coterie.audit.frontier import frontier, mark_dominated
+from coterie.audit.result import AuditResult, FrontierPoint, Measured
+from coterie.audit.subject import label
+from coterie.errors import InvalidInput
+
+
+@pytest.fixture(autouse=True)
+def only_the_toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "all_families", lambda: [FAMILY])
+    monkeypatch.setattr(engine, "find", lambda name: FAMILY)
+
+
+def run(folder: Path, **values: object) -> AuditResult:
+    return audit(subject(**values), folder, processes=1)
+
+
+def test_each_defence_is_scored_with_an_interval_over_seeds(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    real = [leak for leak in result.leaks if not leak.control]
+    assert [leak.defence for leak in real] == ["none", "noise (strength 1.0)", "noise (strength 4.0)"]
+    first = real[0].score
+    assert first.value == pytest.approx(0.91)  # the mean of 0.90, 0.91 and 0.92
+    # Student's t with two degrees of freedom: 4.303 * 0.01 / sqrt(3)
+    assert (first.high - first.value) == pytest.approx(4.3027 * 0.01 / math.sqrt(3), rel=1e-4)
+    assert real[0].verdict == "leaks"
+    assert real[0].leakage == pytest.approx(0.82)
+
+
+def test_a_control_is_not_called_a_leak(tmp_path: Path) -> None:
+    controls = [leak for leak in run(tmp_path).leaks if leak.control]
+    assert {leak.verdict for leak in controls} == {"no leak found"}
+    assert all("nothing to find" in leak.sentence for leak in controls)
+
+
+def test_costs_and_claims_come_with_each_defence(tmp_path: Path) -> None:
+    none, weak, strong = run(tmp_path).defended
+    assert none.claim is None
+    assert weak.utility.value == pytest.approx(0.90)
+    assert strong.seconds == pytest.approx(0.5)
+    assert weak.claim is not None
+    assert weak.claim.epsilon == 10.0
+    assert weak.claim.lower_bound == pytest.approx(0.2)  # the largest over the seeds
+
+
+def test_the_gate_judges_the_configured_defence(tmp_path: Path) -> None:
+    limits = {"max_toy_auc": 0.72, "min_accuracy": 0.85, "max_epsilon": 3.0}
+    result = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits)
+    assert {check.limit: check.passed for check in result.checks} == {
+        "max_toy_auc = 0.72": True,
+        "min_accuracy = 0.85": True,
+        "max_epsilon = 3": False,
+    }
+    assert not result.passed
+    assert "breaks the limit of at most 3" in result.checks[2].reason
+
+
+def test_a_limit_that_nothing_measured_is_broken(tmp_path: Path) -> None:
+    (check,) = run(tmp_path, limits={"max_epsilon": 3.0}).checks
+    assert not check.passed
+    assert "nothing measured it" in check.reason
+
+
+def test_an_unknown_limit_suggests_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"limit 'max_toy_acu' is unknown; did you mean 'max_toy_auc'"):
+        run(tmp_path, limits={"max_toy_acu": 0.6})
+
+
+def test_a_family_that_does_not_fit_is_left_out_with_a_reason(tmp_path: Path) -> None:
+    result = run(tmp_path, model={"kind": "cnn"})
+    assert result.left_out == {"toy": "needs fcnn"}
+    assert result.leaks == []
+
+
+def test_the_result_is_strict_json(tmp_path: Path) -> None:
+    text = run(tmp_path, limits={"max_epsilon": 3.0}).to_json()
+    assert json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))["title"]
+
+
+def test_roc_curves_run_from_corner_to_corner(tmp_path: Path) -> None:
+    roc = run(tmp_path).leaks[0].roc
+    assert roc is not None
+    assert (roc[0][0], roc[1][0], roc[0][-1], roc[1][-1]) == (0.0, 0.0, 1.0, 1.0)
+
+
+def test_the_frontier_recommends_the_weakest_that_meets_the_limits(tmp_path: Path) -> None:
+    (found,) = frontier(subject(limits={"max_toy_auc": 0.72, "min_accuracy": 0.8}), [FAMILY], tmp_path)
+    chosen = [point.defence for point in found.points if point.recommended]
+    assert chosen == ["noise (strength 1.0)"]
+    (none,) = frontier(subject(limits={"max_toy_auc": 0.55, "min_accuracy": 0.9}), [FAMILY], tmp_path)
+    assert not any(point.recommended for point in none.points)
+    assert "No setting meets the limits" in none.recommendation
+
+
+def test_a_dominated_setting_is_worse_in_one_and_better_in_none() -> None:
+    def at(leak: float, use: float) -> FrontierPoint:
+        return FrontierPoint("d", 1.0, Measured(leak), Measured(use), 0.0)
+
+    marked = mark_dominated([at(0.9, 0.95), at(0.6, 0.9), at(0.6, 0.8), at(0.7, 0.85), at(0.5, 0.5)])
+    assert [point.dominated for point in marked] == [False, False, True, True, False]
+
+
+def test_known_limits_follow_from_the_families() -> None:
+    assert gate.known_limits([FAMILY]) == ["max_toy_auc", "max_epsilon", "min_accuracy"]
+
+
+def test_options_make_the_label() -> None:
+    assert label(noise(1.0)) == "noise (strength 1.0)"
