@@ -36,9 +36,9 @@ PROPERTY = "property"  # the tag of the federation's examples that says which ha
 class Control(Enum):
     """What the victim's property rounds are made of. The last two should give an AUC of 0.5."""
 
-    NONE = "the property itself"
-    PLACEBO = "a random tag with the property's size and label distribution"
-    ABSENT = "the victim never uses property data"
+    NONE = "none"  # the property itself
+    PLACEBO = "placebo"  # a random tag with the property's size and label distribution
+    ABSENT = "absent"  # the victim never uses property data
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -163,3 +163,19 @@ def numbered(values: Iterable[object]) -> tuple[Tensor, tuple[str, ...]]:
 
 def official(train: int, test: int) -> Tensor:
     return torch.cat([torch.full((train,), TRAIN), torch.full((test,), TEST)])
+
+
+def standardised(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Mean 0 and deviation 1 over all rows; a constant becomes 0."""
+    spread = float(values.std())
+    scaled: NDArray[np.float64] = (values - values.mean()) / (spread if spread > 0 else 1.0)
+    return scaled.astype(np.float32)
+
+
+def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an npz file; objects are refused, since reading them can run code."""
+    # numpy leaves a damaged file open when it opens it itself.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as packed:
+        if not isinstance(packed, np.lib.npyio.NpzFile):
+            raise InvalidInput(f"{path} holds a single array; an npz file with named arrays is due")
+        return {name: packed[name] for name in packed.files}

@@ -164,8 +164,8 @@ class Portrait:
             (np.arange(columns, dtype=np.float32) + 0.5 - columns / 2) * self.pixel,
             indexing="ij",
         )
-        u, v = u - self.around(0.04), v - self.around(0.04)
-        tilt, size = self.around(0.09), 1 + self.around(0.05)
+        u, v = u - self.around(0.03), v - self.around(0.03)
+        tilt, size = self.around(0.07), 1 + self.around(0.04)
         cos, sin = np.cos(tilt) / size, np.sin(tilt) / size
         return cos * u + sin * v, cos * v - sin * u
 
@@ -249,7 +249,7 @@ class Portrait:
 
     def face(self, head: tuple[PerFace, PerFace]) -> Plane:
         # A man's jaw is drawn squarer: the sides are let out below the eyes.
-        jaw = 1 + (0.05 + 0.1 * self.is_["male"]) * np.clip(self.v, 0, 0.45)
+        jaw = 1 + (0.35 * self.is_["male"] - 0.1) * np.clip(self.v, 0, 0.45)
         face = self.ellipse(self.u / jaw, self.v, (0.0, 0.02), head)
         for side in (-1, 1):
             self.paint(self.ellipse(self.u, self.v, (side * head[0], 0.0), (0.06, 0.13)), self.skin * 0.85)
@@ -270,7 +270,7 @@ class Portrait:
         gaze = self.around(0.012)
         brow_height, brow_thick = (
             height - self.between(0.12, 0.16),
-            0.018 + 0.014 * self.is_["male"] + self.around(0.003),
+            0.016 + 0.024 * self.is_["male"] + self.around(0.004),
         )
         for side in (-1, 1):
             self.paint(
@@ -299,22 +299,27 @@ class Portrait:
         )
 
     def mouth(self, yaw: PerFace) -> None:
-        region = self.rows(0.25, 0.55)
+        region = self.rows(0.2, 0.6)
         u, v = self.u[:, region] - yaw, self.v[:, region]
-        smile = self.is_["smile"]
+        smile, male = self.is_["smile"], self.is_["male"]
         # Corners up (smaller v) when smiling. The two ranges meet: a faint smile is nearly a straight mouth.
-        bend = smile * self.between(0.5, 1.8) + (1 - smile) * self.between(-0.7, 0.45)
-        width = self.between(0.15, 0.2) + 0.05 * smile * self.between(0.2, 1)
-        height = 0.38 + self.around(0.02) + 0.02 * smile
-        curve = height - bend * (u**2 - 0.3 * width**2)
-        lips = self.tinted(self.skin * np.array([0.85, 0.55, 0.55], np.float32), 0.04)
-        thick = self.between(0.03, 0.05) - 0.008 * self.is_["male"]
-        self.paint(0.9 * self.ellipse(u, v - curve, (0.0, 0.0), (width, thick)), lips, region.start)
-        # Half of those who smile show teeth, and a few of the others have their mouths open.
-        opened = (self.between(0, 1) < 0.12 + 0.45 * smile).astype(np.float32)
-        gap = self.ellipse(u, v - curve, (0.0, 0.0), (0.8 * width, 0.55 * thick))
-        self.paint(gap * opened, np.full((self.faces, 3), 0.9, np.float32), region.start)
-        self.paint(gap * (1 - opened) * 0.5, lips * 0.5, region.start)
+        bend = smile * self.between(0.6, 2.0) + (1 - smile) * self.between(-0.9, 0.5)
+        width = self.between(0.14, 0.18) + smile * self.between(0.02, 0.09)
+        # Most of those who smile show their teeth, and a few of the others have their mouths open.
+        opened = (self.between(0, 1) < 0.1 + 0.6 * smile).astype(np.float32)
+        thick = self.between(0.035, 0.05) - 0.01 * male + opened * self.between(0.01, 0.04)
+        curve = 0.38 + self.around(0.02) - bend * (u**2 - 0.3 * width**2)
+        red = np.array([0.9, 0.5, 0.5], np.float32) - 0.12 * male[:, :, 0] * np.array([1, -0.6, -0.6], np.float32)
+        lips = self.tinted(self.skin * red, 0.03)
+        self.paint(0.95 * self.ellipse(u, v - curve, (0.0, 0.0), (width, thick)), lips, region.start)
+        gap = self.ellipse(u, v - curve, (0.0, 0.0), (0.82 * width, 0.62 * thick))
+        self.paint(gap * opened, np.full((self.faces, 3), 0.94, np.float32), region.start)
+        line = self.ellipse(u, v - curve, (0.0, 0.0), (0.9 * width, 0.012))
+        self.paint(line * (1 - opened) * 0.7, lips * 0.4, region.start)
+        # A smile lifts the cheeks, which casts a fold from the nose to the corners of the mouth.
+        for side in (-1, 1):
+            fold = self.ellipse(u - side * 0.25 * (v - 0.2), v, (side * 0.17, 0.26), (0.02, 0.1))
+            self.paint(fold * (0.1 + 0.35 * smile) * self.between(0.3, 1), self.skin * 0.55, region.start)
 
     def beard(self, face: Plane, yaw: PerFace) -> None:
         region = self.rows(0.1, 0.75)
@@ -347,13 +352,13 @@ class Portrait:
         region = self.rows(-0.3, 0.1)
         u, v = self.u[:, region] - yaw, self.v[:, region]
         worn = self.is_["sunglasses"]
-        size, drop = (self.between(0.14, 0.19), self.between(0.09, 0.14)), -0.08 + self.around(0.02)
+        size, drop = (self.between(0.14, 0.19), self.between(0.09, 0.14)), -0.07 + self.around(0.035)
         tint = self.colour(0.02, 0.2)
         lenses = np.zeros_like(u)
         for side in (-1, 1):
             lenses = np.maximum(lenses, self.ellipse(u, v, (side * 0.21, drop), size))
         bar = self.ellipse(u, v, (0.0, drop - 0.03), (0.4, 0.02))
-        self.paint(np.maximum(lenses * self.between(0.6, 0.97), 0.9 * bar) * worn, tint, region.start)
+        self.paint(np.maximum(lenses * self.between(0.3, 0.95), 0.9 * bar) * worn, tint, region.start)
         glint = self.ellipse(u, v, (0.16 + self.around(0.03), drop - 0.04), (0.03, 0.02)) * self.between(0, 0.5)
         self.paint(glint * worn, np.ones((self.faces, 3), np.float32), region.start)
 
@@ -362,5 +367,5 @@ class Portrait:
         picture = self.canvas * lit[:, None]
         picture += self.draw_from.normal(0, 0.03, (self.faces, 3))[:, :, None, None].astype(np.float32)
         grain = self.draw_from.standard_normal(picture.shape, dtype=np.float32)
-        picture += grain * self.between(0.01, 0.05)[:, None]
+        picture += grain * self.between(0.005, 0.035)[:, None]
         return clipped(picture)

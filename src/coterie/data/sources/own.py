@@ -1,0 +1,237 @@
+"""The user's own data: a table (CSV or Parquet), arrays (npz), or a folder of pictures."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.data.federation import Examples
+from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels, read_npz, standardised
+from coterie.data.sources.pictures import ENDINGS, read_pictures
+from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from coterie.flow.rng import Rng
+
+X_NAMES = ("x", "X", "features", "images", "data", "x_train")
+Y_NAMES = ("y", "Y", "labels", "label", "target", "targets", "y_train")
+MOST_CLASSES, MOST_VALUES = 1000, 200
+
+
+class OwnFile(Source):
+    """A source at a path of the user's: absolute, in the data folder, or in the working folder."""
+
+    published_at: ClassVar[str] = "your own file"
+    path: Path
+
+    @abstractmethod
+    def read(self, folder: Path) -> Examples: ...
+
+    def load(self, folder: Path | str | None = None, rng: Rng | None = None) -> Examples:
+        places = [Path(self.path).expanduser()] + ([Path(folder).expanduser() / self.path] if folder else [])
+        found = next((place for place in reversed(places) if place.exists()), None)
+        if found is None:
+            raise DataMissing(f"path={self.path} does not exist; looked at {', '.join(map(str, places))}")
+        try:
+            return self.read(found)
+        except CoterieError:
+            raise
+        except DAMAGE as error:
+            raise InvalidInput(f"{found} cannot be read: {type(error).__name__}: {error}; {self.layout}") from error
+
+
+@dataclass(frozen=True)
+class Table(OwnFile):
+    """A CSV or Parquet file: one column is the label, others are features, some may be tags instead.
+
+    Numbers are standardised over all rows unless ``standardise`` is off; text and truth values become one column of
+    zeros and ones a value. Tags are numbered and are not features. Rows with gaps raise, or go with ``drop_gaps``.
+    """
+
+    path: Path
+    label: str
+    tags: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    standardise: bool = True
+    drop_gaps: bool = False
+
+    name: ClassVar[str] = "table"
+    about: ClassVar[str] = "a CSV or Parquet file of yours"
+    layout: ClassVar[str] = "a .csv, .csv.gz or .parquet file with a header; name the label column"
+
+    def read(self, folder: Path) -> Examples:
+        frame = self.without_gaps(read_frame(folder), folder)
+        y, names = self.labels(frame[self.label])
+        features = [column for column in frame.columns if column not in (self.label, *self.tags, *self.drop)]
+        require(len(features) > 0, "features", features, "none is left beside label, tags and drop; keep a column")
+        x = np.concatenate([self.encoded(frame[column]) for column in features], 1)
+        return Examples(
+            x=torch.from_numpy(x),
+            y=y,
+            classes=len(names),
+            name=folder.stem,
+            tags={tag: integers(np.unique(frame[tag].to_numpy(), return_inverse=True)[1]) for tag in self.tags},
+            label_names=names,
+        )
+
+    def without_gaps(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+        for column in (self.label, *self.tags, *self.drop):
+            require(column in frame.columns, f"column of {path.name}", column, nearest(column, frame.columns))
+        frame = frame.drop(columns=list(self.drop))
+        gaps = frame.isna().sum()
+        if gaps.any() and not self.drop_gaps:
+            worst = str(gaps.idxmax())
+            raise InvalidInput(
+                f"column {worst!r} of {path.name} has {int(gaps.max())} gaps in {len(frame)} rows; fill them, "
+                "leave the column out with drop=..., or leave those rows out with drop_gaps=True"
+            )
+        return frame.dropna()
+
+    def labels(self, column: pd.Series[Any]) -> tuple[torch.Tensor, tuple[str, ...]]:
+        values, codes = np.unique(column.to_numpy(), return_inverse=True)
+        if len(values) > min(MOST_CLASSES, max(len(column) // 2, 1)):
+            raise InvalidInput(
+                f"label column {self.label!r} has {len(values)} values in {len(column)} rows; that is a measurement "
+                "or a key, not a class: cut it into ranges or name another column"
+            )
+        return integers(codes), tuple(map(str, values))
+
+    def encoded(self, column: pd.Series[Any]) -> NDArray[np.float32]:
+        """(rows, columns)"""
+        from pandas.api import types
+
+        if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
+            values = column.to_numpy(np.float64)
+            return (standardised(values) if self.standardise else values.astype(np.float32))[:, None]
+        if types.is_datetime64_any_dtype(column):
+            raise InvalidInput(
+                f"column {column.name!r} holds dates; turn them into numbers or leave it out with drop=..."
+            )
+        known, codes = np.unique(column.astype(str).to_numpy(str), return_inverse=True)
+        if len(known) > MOST_VALUES:
+            raise InvalidInput(
+                f"column {column.name!r} has {len(known)} different texts, more than {MOST_VALUES}; "
+                "leave it out with drop=... or make it a tag"
+            )
+        return np.eye(len(known), dtype=np.float32)[codes]
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    if path.suffix in (".parquet", ".pq"):
+        frame = pd.read_parquet(path)
+    elif path.name.endswith((".csv", ".csv.gz", ".csv.zip", ".tsv")):
+        frame = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",")
+    else:
+        raise InvalidInput(f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv or .parquet")
+    require(len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1")
+    return frame
+
+
+@dataclass(frozen=True)
+class Arrays(OwnFile):
+    """An npz file. Its arrays are found by their usual names (x or features, y or labels) or by those given.
+
+    Bytes of three or four axes are pictures (n, rows, columns[, channels]) and are scaled to 0..1; other numbers stay
+    as they are; whole numbers of two axes given as ``tokens`` are texts. One-hot labels are taken too. Further
+    arrays of whole numbers, one an example, become tags (``split`` is the published split).
+    """
+
+    path: Path
+    x: str | None = None
+    y: str | None = None
+    tokens: bool = False
+
+    name: ClassVar[str] = "arrays"
+    about: ClassVar[str] = "an .npz file of yours"
+    layout: ClassVar[str] = "an .npz file with an array of examples and one of labels"
+
+    def read(self, folder: Path) -> Examples:
+        held = read_npz(folder)
+        x_name, y_name = self.chosen("x", self.x, X_NAMES, held), self.chosen("y", self.y, Y_NAMES, held)
+        x, y = held.pop(x_name), held.pop(y_name)
+        y = y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1)
+        codes, names = numbered_labels(y)
+        return Examples(
+            x=self.inputs(x_name, x),
+            y=codes,
+            classes=len(names),
+            name=folder.stem,
+            tags={
+                name: integers(values)
+                for name, values in held.items()
+                if values.shape == (len(x),) and values.dtype.kind in "iub"
+            },
+            label_names=names,
+        )
+
+    def chosen(self, what: str, given: str | None, usual: tuple[str, ...], held: dict[str, NDArray[Any]]) -> str:
+        name = given if given is not None else next((name for name in usual if name in held), None)
+        if name is None:
+            raise InvalidInput(f"{self.path} holds {sorted(held)}; say which array is {what}={what!r}")
+        require(name in held, f"array {what}", name, nearest(name, held))
+        return name
+
+    def inputs(self, name: str, x: NDArray[Any]) -> torch.Tensor:
+        if self.tokens:
+            require(
+                x.ndim == 2 and x.dtype.kind in "iu", f"array {name}", (x.dtype, x.shape), "must be (n, length) tokens"
+            )
+            return integers(x)
+        if x.dtype == np.uint8 and x.ndim in (3, 4):
+            return pixels(x)
+        require(
+            x.ndim >= 2 and x.dtype.kind in "fiub",
+            f"array {name}",
+            (x.dtype, x.shape),
+            "must be numbers of two axes or more",
+        )
+        return torch.from_numpy(x.astype(np.float32))
+
+
+def numbered_labels(y: NDArray[Any]) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Whole numbers from 0 stay as they are; other labels are numbered in sorted order."""
+    if y.dtype.kind in "iu" and y.size and y.min() >= 0 and y.max() < MOST_CLASSES:
+        return integers(y), tuple(map(str, range(int(y.max()) + 1)))
+    values, codes = np.unique(y, return_inverse=True)
+    require(
+        len(values) <= MOST_CLASSES, "classes", len(values), f"must be at most {MOST_CLASSES}; are these measurements?"
+    )
+    return integers(codes), tuple(map(str, values))
+
+
+@dataclass(frozen=True)
+class ImageFolder(OwnFile):
+    """Pictures in one subfolder a class, scaled to one size."""
+
+    path: Path
+    rows: int = 32
+    columns: int = 32
+    grey: bool = False
+
+    name: ClassVar[str] = "images"
+    about: ClassVar[str] = "a folder of yours with one subfolder of pictures a class"
+    layout: ClassVar[str] = "class-name/picture.{jpg,png,...}"
+
+    def read(self, folder: Path) -> Examples:
+        classes = sorted(path for path in folder.iterdir() if path.is_dir())
+        paths = [path for home in classes for path in sorted(home.rglob("*")) if path.suffix.lower() in ENDINGS]
+        if not paths:
+            raise InvalidInput(f"path={folder} has no pictures in subfolders; expected {self.layout}")
+        y, names = numbered(path.relative_to(folder).parts[0] for path in paths)
+        return Examples(
+            x=pixels(read_pictures(paths, (self.rows, self.columns), grey=self.grey)),
+            y=y,
+            classes=len(names),
+            name=folder.name,
+            label_names=names,
+        )
