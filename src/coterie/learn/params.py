@@ -75,4 +75,4 @@ class Layout:
             f"must be the layout's {self.length}",
         )
         leading = flat.shape[:-1]
-        return {name: flat[..., span].reshape(*leading, *self.shapes[name]) for name, span in self.spans.items()}
+        return {name: flat[..., span].reshape((*leading, *self.shapes[name])) for name, span in self.spans.items()}
