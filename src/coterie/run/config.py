@@ -90,7 +90,7 @@ def build_model(choice: Choice, examples: Examples) -> Model:
     if examples.x.dim() == 4:
         follows["shape"] = tuple(examples.x.shape[1:])
     if not examples.x.is_floating_point():
-        follows["vocabulary"] = int(examples.x.max()) + 1
+        follows["vocabulary"] = len(examples.vocabulary) or int(examples.x.max()) + 1
     accepted = inspect.signature(target).parameters
     options = {name: value for name, value in follows.items() if name in accepted} | choice.options
     return as_model(registry.build(target, options, f"model {choice.kind!r}"))
