@@ -155,7 +155,7 @@ def test_refusals() -> None:
         batch.add(MEMBERSHIP).open(secure.keygen())
     with pytest.raises(NotPermitted, match="another round"):
         cipher(4).seal(draw(0, 7, 5), key, IDS)
-    with pytest.raises(InvalidInput, match="membership of client 3"):
+    with pytest.raises(InvalidInput, match="client 3: membership"):
         batch.add(torch.ones(7, 2))
     with pytest.raises(InvalidInput, match="announced"):
         secure.seal(draw(0, 7, 2, 5), key, IDS, torch.ones(7, 2))

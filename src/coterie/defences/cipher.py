@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import InvalidInput, require
+from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 Floats = npt.NDArray[np.float64]
@@ -33,6 +34,7 @@ class DamagedCiphertexts(InvalidInput):
         super().__init__(f"ciphertexts={len(self.reasons)} are damaged ({listed}); drop these clients or ask again")
 
 
+@register
 @dataclass(frozen=True)
 class Grid:
     """Multiples of 2^-bits. Rounding moves a value by at most 2^-(bits+1), a sum of n by n times that."""

@@ -35,12 +35,14 @@ from coterie.defences.ckks_wire import (
     seal_context,
 )
 from coterie.errors import InvalidInput, NotPermitted, require
+from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 NOISE = 3.2 * math.sqrt(DEGREE / 2)
 """Standard deviation of a fresh ciphertext's noise in one value, in units of 1 / scale."""
 
 
+@register
 @dataclass(frozen=True)
 class Ckks(Cipher):
     """Settings that clients and server share; they are public.
@@ -89,6 +91,7 @@ class Ckks(Cipher):
         return CkksBatch(key.context, tuple(ids), messages, cells.shape[-1])
 
 
+@register
 @dataclass(frozen=True)
 class CkksContext:
     """All that the server holds: the settings and the name of the key. It neither encrypts nor decrypts."""
@@ -155,6 +158,7 @@ class CkksKey:
         return steps[: message.length]
 
 
+@register
 @dataclass(frozen=True)
 class CkksBatch(SealedBatch):
     """Messages of clients as they came over the wire: one a client, or one a client and slot."""
@@ -233,6 +237,7 @@ class CkksBatch(SealedBatch):
         return parsed, damaged
 
 
+@register
 @dataclass(frozen=True)
 class CkksSum(SealedSum):
     """Encrypted sums, one a slot; a slot that nobody joined has none and opens to zeros."""

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.defences.cipher import Cipher, Grid, as_cells, binary
+from coterie.defences.cipher import Cipher, DamagedCiphertexts, Grid, as_cells, binary
 from coterie.defences.secure_sum import Party, Roster, Words, unmask
 from coterie.errors import InvalidInput, NotPermitted, require
+from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 
@@ -90,6 +91,7 @@ class Session:
         return unmask(sums, self.cipher.roster, self.adverts, answers, total.ids)
 
 
+@register
 @dataclass(frozen=True)
 class MaskedBatch(SealedBatch):
     """Masked vectors. One alone opens for nobody; the sum over a whole cluster does."""
@@ -128,14 +130,15 @@ class MaskedBatch(SealedBatch):
 
     def add(self, membership: Tensor) -> MaskedSum:
         flags = binary(membership, self.ids)
+        damaged = {}
         for i, row in enumerate(self.words):
             held = [words is not None for words in row]
-            require(
-                flags[i].tolist() == held,
-                f"membership of client {self.ids[i]}",
-                flags[i].int().tolist(),
-                f"must be what it masked for, {[int(h) for h in held]}, or masks would not cancel",
-            )
+            if flags[i].tolist() != held:
+                damaged[i] = f"membership must be what it masked for, {[int(h) for h in held]}, or masks do not cancel"
+            elif any(words is not None and words.shape != (self.length,) for words in row):
+                damaged[i] = f"masked vectors must have the round's length {self.length}"
+        if damaged:
+            raise DamagedCiphertexts(damaged, self.ids)
         totals: list[Words | None] = [None] * flags.shape[1]
         for row in self.words:
             for slot, words in enumerate(row):

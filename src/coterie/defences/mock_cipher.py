@@ -6,6 +6,7 @@ interface: it refuses to open without the key, and it opens to the same bits as 
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from coterie.defences.cipher import Cipher, Floats, as_cells, binary
 from coterie.defences.ckks import Ckks
 from coterie.defences.ckks_wire import message_bytes
 from coterie.errors import InvalidInput, NotPermitted, require
+from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 
@@ -25,7 +27,12 @@ from coterie.wire.sealed import SealedBatch, SealedSum
 class MockKey:
     """Opens what was sealed with it, and nothing else."""
 
-    name: bytes = field(default_factory=lambda: secrets.token_bytes(16))
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
+
+    @property
+    def context(self) -> bytes:
+        """What the server may hold: enough to know the key again, not to be it."""
+        return hashlib.blake2b(self.secret, digest_size=16, person=b"coterie mock id").digest()
 
 
 @dataclass(frozen=True)
@@ -40,16 +47,20 @@ class MockCipher(Cipher):
     def seal(self, values: Tensor, key: MockKey, ids: Sequence[int], membership: Tensor | None = None) -> MockBatch:
         cells, sealed = as_cells(values, ids, membership)
         steps = self.like.grid.round(cells, self.like.largest)
-        return MockBatch(self.like, key.name, tuple(ids), sealed.numpy(), np.where(sealed[:, :, None], steps, 0.0))
+        filled = sealed.numpy() & steps.any(-1)
+        places = np.where(filled, np.cumsum(filled).reshape(filled.shape) - 1, -1)
+        return MockBatch(self.like, key.context, tuple(ids), sealed.numpy(), places, steps[filled])
 
 
+@register
 @dataclass(frozen=True)
 class MockBatch(SealedBatch):
     settings: Ckks
-    key_name: bytes
+    context: bytes
     ids: tuple[int, ...]
     sealed: np.ndarray[Any, np.dtype[np.bool_]]  # (clients, 1 | slots): which ciphertexts there would be
-    _steps: Floats = field(repr=False)  # (clients, 1 | slots, length)
+    _places: np.ndarray[Any, np.dtype[np.int64]] = field(repr=False)  # (clients, 1 | slots): the row of each; -1: zeros
+    _steps: Floats = field(repr=False)  # (rows, length)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -61,7 +72,10 @@ class MockBatch(SealedBatch):
     def pick(self, positions: Sequence[int]) -> MockBatch:
         rows = list(positions)
         ids = tuple(self.ids[i] for i in rows)
-        return MockBatch(self.settings, self.key_name, ids, self.sealed[rows], self._steps[rows])
+        places = self._places[rows]
+        kept = np.unique(places[places >= 0])
+        moved = np.where(places >= 0, np.searchsorted(kept, places), -1)
+        return MockBatch(self.settings, self.context, ids, self.sealed[rows], moved, self._steps[kept])
 
     @classmethod
     def join(cls, parts: Sequence[SealedBatch]) -> MockBatch:
@@ -73,11 +87,13 @@ class MockBatch(SealedBatch):
             len(parts),
             "must all be mocks of the same key and length to be joined",
         )
+        starts = np.cumsum([0] + [len(batch._steps) for batch in batches])
         return cls(
             first.settings,
-            first.key_name,
+            first.context,
             tuple(client for batch in batches for client in batch.ids),
             np.concatenate([batch.sealed for batch in batches]),
+            np.concatenate([np.where(b._places >= 0, b._places + at, -1) for b, at in zip(batches, starts)]),
             np.concatenate([batch._steps for batch in batches]),
         )
 
@@ -94,24 +110,29 @@ class MockBatch(SealedBatch):
         )
         missing = flags & ~self.sealed
         require(not missing.any(), "ciphertext for (client, slot)", np.argwhere(missing)[:1].tolist(), "is missing")
+        places = np.broadcast_to(self._places, flags.shape)
+        shares = np.zeros((flags.shape[1], len(self._steps)))
+        clients, slots = np.nonzero(flags & (places >= 0))
+        shares[slots, places[clients, slots]] = 1
         # Whole numbers below 2^53 in float64: the product is exact in any order.
-        shares = flags.astype(np.float64)
-        steps = shares.T @ self._steps[:, 0] if targets == 1 else np.einsum("is,isl->sl", shares, self._steps)
-        return MockSum(self.settings, self.key_name, tuple(members.tolist()), steps)
+        return MockSum(self.settings, self.context, tuple(members.tolist()), shares @ self._steps)
 
     def open(self, key: Any) -> Tensor:
-        _check(key, self.key_name, "these values")
-        return self.settings.grid.values(self._steps[:, 0] if self.sealed.shape[1] == 1 else self._steps)
+        _check(key, self.context, "these values")
+        steps = np.zeros((*self._places.shape, self._steps.shape[1]))
+        steps[self._places >= 0] = self._steps[self._places[self._places >= 0]]
+        return self.settings.grid.values(steps[:, 0] if self.sealed.shape[1] == 1 else steps)
 
     @property
     def _kind(self) -> tuple[Ckks, bytes, tuple[int, ...]]:
-        return self.settings, self.key_name, self._steps.shape[1:]
+        return self.settings, self.context, (self.sealed.shape[1], self._steps.shape[1])
 
 
+@register
 @dataclass(frozen=True)
 class MockSum(SealedSum):
     settings: Ckks
-    key_name: bytes
+    context: bytes
     members: tuple[int, ...]
     _steps: Floats = field(repr=False)  # (slots, length)
 
@@ -127,17 +148,17 @@ class MockSum(SealedSum):
         if not isinstance(other, MockSum) or self._kind != other._kind:
             raise InvalidInput(f"sum={other!r} must be a mock of the same key, length and slots to be added")
         members = tuple(a + b for a, b in zip(self.members, other.members))
-        return MockSum(self.settings, self.key_name, members, self._steps + other._steps)
+        return MockSum(self.settings, self.context, members, self._steps + other._steps)
 
     def open(self, key: Any) -> Tensor:
-        _check(key, self.key_name, "the sums")
+        _check(key, self.context, "the sums")
         return self.settings.grid.values(self._steps)
 
     @property
     def _kind(self) -> tuple[Ckks, bytes, tuple[int, ...]]:
-        return self.settings, self.key_name, self._steps.shape
+        return self.settings, self.context, self._steps.shape
 
 
 def _check(key: Any, name: bytes, what: str) -> None:
-    if not isinstance(key, MockKey) or key.name != name:
+    if not isinstance(key, MockKey) or key.context != name:
         raise NotPermitted(f"key={type(key).__name__} cannot open {what}; only the key they were sealed with does")

@@ -6,7 +6,7 @@ classes are the identity: an undefended federation runs with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -19,7 +19,7 @@ from coterie.flow.guarantee import Guarantee, RunFacts
 from coterie.flow.rng import Rng
 from coterie.learn.params import Params
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.sealed import SealedSum
 
 
@@ -66,6 +66,13 @@ class ClientGuard:
         """The last word on what leaves the clients."""
         return sent
 
+    def together(self, answers: Iterator[Envelope], turn: Turn) -> Iterator[Envelope]:
+        """What the round's clients still do with one another before their answers leave: agree on masks.
+
+        Called once for all of them; everything else acts in ``contribute``, client by client.
+        """
+        return answers
+
 
 @dataclass(frozen=True)
 class Step:
@@ -110,7 +117,7 @@ class Sums:
     def mean(self, previous: Published) -> Published:
         """The weighted mean a slot; a slot to which nobody contributed keeps its model."""
         if self.sealed:  # whoever opens the sums divides, and needs the former models for empty slots
-            return Published({}, self.counts, self.sealed, replace(previous, previous=None))
+            return Published({}, self.counts, self.sealed, replace(previous, previous=previous.origin))
         filled = self.weights > 0
         values = {}
         for name, total in self.values.items():

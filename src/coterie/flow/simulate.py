@@ -75,11 +75,15 @@ class Simulator:
     def exchange(self, ask: Envelope) -> Iterator[Envelope]:
         """Every client opens what was published in the same way, so that is done once."""
         assert isinstance(ask.payload, Published)
-        models = self.guard.receive(ask.payload, Turn(ask.round, self.rng, ask.kind))
+        turn = Turn(ask.round, self.rng, ask.kind)
+        models = self.guard.receive(ask.payload, turn)
         order = replace(ask, payload=Published(models))
         chunks = torch.arange(len(ask.clients)).split(self._chunk(models))
         orders = (order.pick(chunk) for chunk in chunks)
         answers = self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders)
+        yield from self.guard.together(self._remembered(answers), turn)
+
+    def _remembered(self, answers: Iterator[Answer]) -> Iterator[Envelope]:
         for envelope, memory in answers:
             self._remember(envelope.clients, memory)
             yield envelope

@@ -69,6 +69,13 @@ class Published:
             return next(iter(self.values.values())).shape[0]
         return next(iter(self.sealed.values())).slots
 
+    @property
+    def origin(self) -> Published | None:
+        """The plain models that a chain of sealed ones goes back to; None where these are plain themselves."""
+        if self.previous is None or not self.sealed:
+            return None
+        return self.previous.origin or self.previous
+
     def pick(self, slots: Tensor) -> Published:
         """These slots alone. Sealed sums are not cut: they go to clients that are given every slot."""
         if len(slots) == self.slots:
