@@ -1,0 +1,146 @@
+"""Sattler's CFL and cosine k-means: who ends where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.references.client_loop import brute_force_bipartition
+from tests.ring import play
+from tests.wire.test_messages import Boxes
+
+from coterie.data.federation import Federation
+from coterie.errors import InvalidInput
+from coterie.learn.dense import Dense
+from coterie.learn.sgd import Local
+from coterie.measure.utility import evaluate
+from coterie.protocols.base import cosines, updates
+from coterie.protocols.cosine_kmeans import CosineKMeans
+from coterie.protocols.sattler import Sattler, bipartition
+from coterie.wire.messages import Contributions
+
+MODEL = Dense((64, 20, 10))
+LOCAL = Local(steps=5, batch_size=20, lr=0.1)
+SATTLER = Sattler(rounds=30, local=LOCAL)
+KMEANS = CosineKMeans(rounds=12, local=LOCAL, clusters=5)
+
+
+def groups(assignment: torch.Tensor) -> set[frozenset[int]]:
+    return {frozenset((assignment == slot).nonzero().flatten().tolist()) for slot in assignment.unique()}
+
+
+def truth(federation: Federation) -> set[frozenset[int]]:
+    return groups(federation.groups)
+
+
+class TestBipartition:
+    @settings(max_examples=60, deadline=None)
+    @given(clients=st.integers(2, 8), length=st.integers(1, 6), seed=st.integers(0, 2**30))
+    def test_no_split_is_better(self, clients: int, length: int, seed: int) -> None:
+        moved = torch.randn(clients, length, generator=torch.Generator().manual_seed(seed))
+        left, right = bipartition(moved)
+        assert sorted(left.tolist() + right.tolist()) == list(range(clients))
+        assert len(left)
+        assert len(right)
+        assert left[0] == 0
+        similarity = cosines(moved)
+        found = float(similarity[left][:, right].max())
+        assert found == pytest.approx(brute_force_bipartition(similarity), abs=1e-6)
+
+    def test_by_hand(self) -> None:
+        moved = torch.tensor([[1.0, 0.1], [-1.0, 0.2], [2.0, 0.0], [-3.0, 0.1], [0.5, 0.1]])
+        left, right = bipartition(moved)
+        assert left.tolist() == [0, 2, 4]
+        assert right.tolist() == [1, 3]
+
+
+def test_cosines() -> None:
+    moved = torch.tensor([[3.0, 4.0], [-6.0, -8.0], [4.0, -3.0], [0.0, 0.0]])
+    expected = torch.tensor([[1.0, -1, 0, 0], [-1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
+    torch.testing.assert_close(cosines(moved), expected)
+
+
+def test_updates_are_from_the_slot_that_was_given() -> None:
+    sent = Contributions(
+        torch.tensor([0, 1, 2]),
+        {"a": torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]]), "b": torch.tensor([[7.0], [8.0], [9.0]])},
+        torch.ones(3),
+        torch.ones(3, 2),
+    )
+    models = {"a": torch.tensor([[1.0, 1.0], [2.0, 2.0]]), "b": torch.tensor([10.0, 20.0])}
+    moved = updates(sent, models, torch.tensor([0, 1, 0]))
+    assert moved.tolist() == [[0.0, 1.0, -3.0], [1.0, 2.0, -12.0], [4.0, 5.0, -1.0]]
+    assert sent.values["a"][0, 0].tolist() == [1.0, 2.0]  # what was sent is left alone
+    sealed = replace(sent, values={}, sealed={"s": Boxes(torch.ones(3, 1))})
+    with pytest.raises(InvalidInput, match="looks at each client's update"):
+        updates(sealed, models, torch.tensor([0, 1, 0]))
+
+
+@pytest.mark.parametrize("protocol", [SATTLER, KMEANS], ids=["sattler", "k-means"])
+class TestBoth:
+    def test_the_groups_are_found(self, protocol: Sattler | CosineKMeans, label_split: Federation) -> None:
+        done = play(protocol, label_split, MODEL)
+        assert groups(done.state.assignment) == truth(label_split)
+        scores = evaluate(done.simulator, protocol, done.state)
+        assert scores.mean > 0.93
+        assert sorted(scores.sizes) == [4] * 5
+
+    def test_newcomers_are_placed(self, protocol: Sattler | CosineKMeans, label_split: Federation) -> None:
+        """One client of each group comes when the others are settled, and changes nothing for them."""
+        joins = torch.zeros(20, dtype=torch.int64)
+        joins[15:] = protocol.rounds - 2
+        done = play(protocol, replace(label_split, joins=joins), MODEL)
+        assert groups(done.state.assignment) == truth(label_split)
+        assert any(ask.kind.startswith("place") for ask in done.asks)
+
+    def test_whoever_was_not_asked_is_placed_at_the_end(
+        self, protocol: Sattler | CosineKMeans, label_split: Federation
+    ) -> None:
+        joins = torch.zeros(20, dtype=torch.int64)
+        joins[15:] = protocol.rounds
+        done = play(protocol, replace(label_split, joins=joins), MODEL)
+        assert groups(done.state.assignment) == truth(label_split)
+        assert {ask.round for ask in done.asks if ask.kind.startswith("place")} == {protocol.rounds}
+
+    def test_a_client_is_given_its_own_cluster_s_model_alone(
+        self, protocol: Sattler | CosineKMeans, label_split: Federation
+    ) -> None:
+        for ask in play(protocol, label_split, MODEL).asks:
+            if ask.sees is not None:
+                assert ask.sees.sum(1).tolist() == [1] * len(ask.clients)
+
+
+def test_sattler_with_half_of_the_clients_a_round(label_split: Federation) -> None:
+    """No cluster mixes groups; whoever missed a split is on its side of it."""
+    done = play(replace(SATTLER, rounds=40, participation=0.6), label_split, MODEL)
+    assert int(done.state.assignment.min()) >= 0
+    for cluster in groups(done.state.assignment):
+        assert len({int(label_split.groups[client]) for client in cluster}) == 1
+
+
+@pytest.mark.parametrize(
+    "never", [{"agreement": 0.0}, {"most": 1}, {"wait": 99}, {"least": 11}], ids=lambda setting: next(iter(setting))
+)
+def test_sattler_s_brakes(never: dict[str, float], label_split: Federation) -> None:
+    done = play(replace(SATTLER, rounds=8, **never), label_split, MODEL)  # type: ignore[arg-type]
+    assert done.state.splits == ()
+    assert done.state.published.slots == 1
+
+
+def test_sattler_s_tree(label_split: Federation) -> None:
+    """Each split adds one slot, is made at the parent's model, and its sides point apart."""
+    state = play(SATTLER, label_split, MODEL).state
+    assert [split.child for split in state.splits] == list(range(1, state.published.slots))
+    for split in state.splits:
+        assert split.parent < split.child
+        assert float(torch.nn.functional.cosine_similarity(split.left, split.right, 0)) < 0.5
+
+
+def test_k_means_warms_up_with_one_model(label_split: Federation) -> None:
+    done = play(replace(KMEANS, rounds=5, warmup=3), label_split, MODEL)
+    for ask in done.asks:
+        different = not all(torch.equal(leaf[:1].expand_as(leaf), leaf) for leaf in ask.published.values.values())
+        assert different == (ask.round > 3)
