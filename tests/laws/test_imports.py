@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "defences": RING | {"defences"},
     "attacks": {"attacks", "wire", "learn", "data.auxiliary", "data.federation.Examples", "flow.rng"},
     "measure": RING | {"protocols", "defences", "attacks", "measure"},
-    "report": RING | {"measure", "report", "recipes"},
+    "report": RING | {"measure", "report", "recipes", "audit.result"},
     "deploy": RING | {"protocols", "defences", "deploy", "run"},
 }
 """A room, and the rooms (or modules, or names in them) that it may import."""

@@ -13,6 +13,12 @@ from typing import Any
 
 from torch import Tensor
 
+SEALED = "sealed"
+"""The name of the one sealed value in a message that has a single one."""
+
+SHARED_KEY = "shared key"
+"""What a threat model names to hold the key that all clients have."""
+
 
 class SealedBatch(ABC):
     """One ciphertext a client, all for the same named value."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from coterie.errors import require
-from coterie.wire.codec import decode, encode
+from coterie.wire import recording
 from coterie.wire.messages import Envelope
 from coterie.wire.view import ThreatModel, View
 
@@ -29,7 +29,7 @@ class _Entry:
 
 
 class Tape:
-    """Records envelopes, in memory or in a folder (one file a message), and builds the adversaries' views.
+    """Records envelopes, in memory or in a folder (see ``recording``), and builds the adversaries' views.
 
     In memory it grows with every message: a whole server's tape of a large model belongs in a folder. A request that is
     asked again (a killed run goes on) replaces what was recorded from there on.
@@ -47,8 +47,8 @@ class Tape:
         self._entries: list[_Entry] = []
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            for path in sorted(folder.glob("*.msg")):
-                self._entries.append(self._entry(_load(path), partial(_load, path)))
+            for path in sorted(folder.glob("*.npz")):
+                self._entries.append(self._entry(recording.load(path), partial(recording.load, path)))
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -64,10 +64,8 @@ class Tape:
             self._entries.append(self._entry(kept, lambda: kept))
             return
         path = self._path(len(self))
-        partial_path = path.with_suffix(".part")
-        partial_path.write_bytes(encode(kept))
-        partial_path.replace(path)
-        self._entries.append(self._entry(kept, partial(_load, path)))
+        recording.save(kept, path)
+        self._entries.append(self._entry(kept, partial(recording.load, path)))
 
     def view(self, threat: ThreatModel, keys: Mapping[str, Any] | None = None) -> View:
         """What this adversary saw; only threat models that the tape was made for have all of it."""
@@ -100,10 +98,4 @@ class Tape:
 
     def _path(self, number: int) -> Path:
         assert self.folder is not None
-        return self.folder / f"{number:08d}.msg"
-
-
-def _load(path: Path) -> Envelope:
-    envelope = decode(path.read_bytes())
-    assert isinstance(envelope, Envelope)
-    return envelope
+        return self.folder / f"{number:08d}.npz"

@@ -1,0 +1,133 @@
+"""What travelled, as files that any framework can write: one ``.npz`` a message.
+
+A message from the server holds ``round``, ``kind``, ``clients`` (to whom), ``leaf/NAME`` (slots, ...) for each of the
+model's leaves, and where they apply ``sizes`` (slots,) and ``sees`` (clients, slots). A message from clients holds
+``round``, ``kind``, ``ids``, ``leaf/NAME`` (clients, slots or 1, ...), ``membership`` (clients, slots), and ``weights``
+(clients,). Ciphertexts are bytes: ``sealed/NAME`` (clients, length) from any framework, ``coterie/NAME`` from ours.
+Files sort by name in the order in which the messages travelled.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.errors import InvalidInput, NotPermitted
+from coterie.wire.codec import decode, encode, register
+from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.sealed import SealedBatch, SealedSum
+
+Arrays = Mapping[str, NDArray[Any]]
+LEAF, SEALED, OURS = "leaf/", "sealed/", "coterie/"
+
+
+def save(envelope: Envelope, path: Path) -> None:
+    partial = path.with_suffix(".part")
+    with partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **to_arrays(envelope))
+    partial.replace(path)
+
+
+def load(path: Path) -> Envelope:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        return from_arrays(arrays)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidInput(
+            f"recorded message {path} cannot be read ({error}); docs/recordings.md has the layout"
+        ) from error
+
+
+def to_arrays(envelope: Envelope) -> dict[str, NDArray[Any]]:
+    payload = envelope.payload
+    arrays: dict[str, NDArray[Any]] = {"round": np.array(envelope.round), "kind": np.array(envelope.kind)}
+    arrays |= {LEAF + name: leaf.numpy() for name, leaf in payload.values.items()}
+    if isinstance(payload, Contributions):
+        arrays |= {"ids": payload.ids.numpy(), "weights": payload.weights.numpy()}
+        arrays["membership"] = payload.membership.numpy()
+    else:
+        arrays["clients"] = envelope.clients.numpy()
+        if payload.sizes is not None:
+            arrays["sizes"] = payload.sizes.numpy()
+        if payload.previous is not None:
+            arrays[OURS + "previous"] = _bytes(payload.previous)
+    if envelope.sees is not None:
+        arrays["sees"] = envelope.sees.numpy()
+    return arrays | {OURS + SEALED + name: _bytes(sealed) for name, sealed in payload.sealed.items()}
+
+
+def from_arrays(arrays: Arrays) -> Envelope:
+    values = {name[len(LEAF) :]: torch.from_numpy(leaf) for name, leaf in arrays.items() if name.startswith(LEAF)}
+    sees = _tensor(arrays, "sees")
+    head = str(arrays["kind"]), int(arrays["round"])
+    if "ids" not in arrays:
+        previous = decode(arrays[OURS + "previous"].tobytes()) if OURS + "previous" in arrays else None
+        sums = {name: sealed for name, sealed in _sealed(arrays).items() if isinstance(sealed, SealedSum)}
+        published = Published(values, _tensor(arrays, "sizes"), sums, previous)
+        return Envelope(*head, torch.from_numpy(arrays["clients"]), published, sees)
+    ids = torch.from_numpy(arrays["ids"])
+    batches = {name: sealed for name, sealed in _sealed(arrays).items() if isinstance(sealed, SealedBatch)}
+    weights, membership = _tensor(arrays, "weights"), _tensor(arrays, "membership")
+    sent = Contributions(
+        ids,
+        values,
+        torch.ones(len(ids)) if weights is None else weights,
+        torch.ones(len(ids), 1) if membership is None else membership,
+        batches,
+    )
+    return Envelope(*head, ids, sent, sees)
+
+
+def _tensor(arrays: Arrays, name: str) -> Tensor | None:
+    return torch.from_numpy(arrays[name]) if name in arrays else None
+
+
+def _bytes(value: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(encode(value), np.uint8)
+
+
+def _sealed(arrays: Arrays) -> dict[str, SealedBatch | SealedSum]:
+    found: dict[str, SealedBatch | SealedSum] = {}
+    for name, array in arrays.items():
+        if name.startswith(OURS + SEALED):
+            found[name[len(OURS + SEALED) :]] = decode(array.tobytes())
+        elif name.startswith(SEALED):
+            found[name[len(SEALED) :]] = OpaqueBatch(array)
+    return found
+
+
+@register
+@dataclass(frozen=True)
+class OpaqueBatch(SealedBatch):
+    """Ciphertexts of a scheme that is not ours: they can be counted and told apart, and no more."""
+
+    contents: NDArray[np.uint8]  # (clients, length)
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    @property
+    def nbytes(self) -> int:
+        return self.contents.nbytes
+
+    def pick(self, positions: Sequence[int]) -> OpaqueBatch:
+        return OpaqueBatch(self.contents[list(positions)])
+
+    def add(self, membership: Tensor) -> NoReturn:
+        raise NotPermitted("recorded ciphertexts of another framework cannot be added here; only it knows how")
+
+    def open(self, key: Any) -> NoReturn:
+        raise NotPermitted("recorded ciphertexts of another framework cannot be opened here, whatever the key")
+
+    @classmethod
+    def join(cls, parts: Sequence[SealedBatch]) -> OpaqueBatch:
+        return OpaqueBatch(np.concatenate([part.contents for part in parts if isinstance(part, OpaqueBatch)]))
