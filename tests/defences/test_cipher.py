@@ -70,6 +70,10 @@ def test_one_ciphertext_a_client_and_slot(which: int) -> None:
     one_hot = torch.nn.functional.one_hot(true, 3).double()
     batch = cipher.seal(update[:, None] * one_hot[:, :, None], key, range(5), membership)
     assert torch.equal(batch.add(membership).open(key), one_hot.T @ on_grid(update))
+    same = cipher.seal_for_one(update, one_hot.bool(), key, list(range(5)), membership)
+    assert torch.equal(same.add(membership).open(key), one_hot.T @ on_grid(update))
+    assert torch.equal(same.open(key), batch.open(key))
+    assert same.nbytes == batch.nbytes
     alone = cipher.seal(update, key, range(5))
     assert batch.nbytes == 2 * alone.nbytes  # |CI| = 2 ciphertexts a client
     assert batch.open(key).shape == (5, 3, 30)

@@ -17,8 +17,8 @@ from torch import nn
 from coterie.defences.ckks import Ckks, CkksBatch
 from coterie.defences.fuzzy_tags import ClusterKeys, Counting, TagRule
 from coterie.defences.masked import MaskedBatch
-from coterie.defences.masked_rounds import SEALED, PairwiseMasks
-from coterie.defences.mingling import SHARED_KEY, ClientsDropped, Mingling, MinglingClient, shared_key
+from coterie.defences.masked_rounds import PairwiseMasks
+from coterie.defences.mingling import ClientsDropped, Mingling, MinglingClient, shared_key
 from coterie.defences.mock_cipher import MockCipher, MockKey
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.guarantee import Trust
@@ -31,6 +31,7 @@ from coterie.learn.sgd import Local
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.sealed import SEALED, SHARED_KEY
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel
 

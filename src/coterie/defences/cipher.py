@@ -22,6 +22,7 @@ from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 Floats = npt.NDArray[np.float64]
+CLIENTS_AT_ONCE = 8  # whose vectors for all slots are made at a time
 
 
 class DamagedCiphertexts(InvalidInput):
@@ -44,13 +45,9 @@ class Grid:
     def round(self, values: Tensor, largest: float) -> Floats:
         """The nearest points of the grid, as whole numbers of steps."""
         plain = values.detach().to(torch.float64).numpy()
-        require(
-            bool(np.isfinite(plain).all()),
-            "values",
-            "NaN or infinity",
-            "cannot be sealed; check the training",
-        )
-        worst = float(np.abs(plain).max(initial=0.0))
+        # Models are large: few passes, and none for a mask. NaN survives both extremes.
+        worst = float(max(plain.max(initial=0.0), -plain.min(initial=0.0)))
+        require(np.isfinite(worst), "values", "NaN or infinity", "cannot be sealed; check the training")
         require(
             worst <= largest,
             "largest value",
@@ -58,8 +55,8 @@ class Grid:
             f"must be at most {largest:.6g}, or sums could wrap around; scale the values down, or let the "
             "cipher expect fewer members",
         )
-        steps: Floats = np.rint(plain * 2.0**self.bits)
-        return steps
+        steps: Floats = plain * 2.0**self.bits
+        return np.rint(steps, out=steps)
 
     def values(self, steps: Floats) -> Tensor:
         return torch.from_numpy(steps * 2.0**-self.bits)
@@ -76,9 +73,18 @@ class Cipher(ABC):
     def seal(self, values: Tensor, key: Any, ids: Sequence[int], membership: Tensor | None = None) -> SealedBatch:
         """Seal (clients, length), to be added to any slot, or (clients, slots, length), slot by slot.
 
-        With slots, only the pairs in ``membership`` (clients, slots) get a ciphertext. That is how exact
-        mingling sends its update to the true cluster and zeros to the decoys.
+        With slots, only the pairs in ``membership`` (clients, slots) get a ciphertext.
         """
+
+    def seal_for_one(
+        self, values: Tensor, one_hot: Tensor, key: Any, ids: Sequence[int], membership: Tensor
+    ) -> SealedBatch:
+        """Seal (clients, length) for one slot each, and zeros for its other slots in ``membership``: exact mingling."""
+        parts = []
+        for rows in torch.arange(len(ids)).split(CLIENTS_AT_ONCE):
+            cells = values[rows].unsqueeze(1) * one_hot[rows].unsqueeze(2)  # (clients, slots, length)
+            parts.append(self.seal(cells, key, [ids[row] for row in rows.tolist()], membership[rows]))
+        return SealedBatch.join(parts)
 
 
 def as_cells(values: Tensor, ids: Sequence[int], membership: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -21,10 +21,7 @@ from coterie.flow.guard import Turn
 from coterie.learn.params import Layout
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Envelope
-from coterie.wire.sealed import SealedBatch, SealedSum
-
-SEALED = "sealed"
-"""The name of the one sealed value in a message."""
+from coterie.wire.sealed import SEALED, SealedBatch, SealedSum
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from coterie.defences.cipher import Cipher, add_intact
 from coterie.defences.ckks import Ckks, CkksKey
 from coterie.defences.fuzzy_tags import ClusterKeys, Counting, GroupSets, IdentitySets, SampledSets, TagRule
 from coterie.defences.masked import MaskedSum
-from coterie.defences.masked_rounds import SEALED, OpenedSum, PairwiseMasks, Relay, Waiting
+from coterie.defences.masked_rounds import OpenedSum, PairwiseMasks, Relay, Waiting
 from coterie.defences.mock_cipher import MockCipher, MockKey
 from coterie.defences.rebuilding import Counted, Rebuilding
 from coterie.errors import InvalidInput, require
@@ -34,13 +34,9 @@ from coterie.flow.guarantee import Guarantee, Level, RunFacts, Trust
 from coterie.flow.guard import ClientGuard, Defence, ServerGuard, Sums, Turn
 from coterie.learn.params import Layout, Params, flatten
 from coterie.wire.messages import Contributions, Envelope, Published
-from coterie.wire.sealed import SealedBatch
-
-SHARED_KEY = "shared key"
-"""What a threat model names to hold the key that all clients have."""
+from coterie.wire.sealed import SEALED, SHARED_KEY, SealedBatch
 
 TRAIN = "train"
-EXACT_AT_ONCE = 8  # clients whose vectors for all clusters are made at a time
 MOCK_KEY = MockKey(
     b"a mock's secret."
 )  # always the same one: a mock protects nothing, and a killed run goes on with it
@@ -109,18 +105,12 @@ class MinglingClient(ClientGuard):
         models = flatten(sent.values, leading=2)[:, 0]  # (clients, length)
         vectors = torch.cat([models, one_hot.to(models.dtype)], 1).double().mul_(sent.weights.unsqueeze(1))
         if isinstance(self.cipher, PairwiseMasks):
-            cells = _to_true_cluster(vectors, one_hot) if self.exact else vectors.unsqueeze(1)
+            cells = vectors.unsqueeze(1) * one_hot.unsqueeze(2) if self.exact else vectors.unsqueeze(1)
             return _wait(sent, cells, mingled, {"mingled": vectors.unsqueeze(1)})
-        return _message(sent, mingled, self._seal(self.cipher, vectors, one_hot, mingled, sent.ids.tolist()))
-
-    def _seal(self, cipher: Cipher, vectors: Tensor, one_hot: Tensor, mingled: Tensor, ids: list[int]) -> SealedBatch:
-        if not self.exact:
-            return cipher.seal(vectors, self.key, ids)
-        parts = []
-        for rows in torch.arange(len(ids)).split(EXACT_AT_ONCE):
-            cells = _to_true_cluster(vectors[rows], one_hot[rows])
-            parts.append(cipher.seal(cells, self.key, [ids[row] for row in rows.tolist()], mingled[rows]))
-        return SealedBatch.join(parts)
+        ids = sent.ids.tolist()
+        if self.exact:
+            return _message(sent, mingled, self.cipher.seal_for_one(vectors, one_hot, self.key, ids, mingled))
+        return _message(sent, mingled, self.cipher.seal(vectors, self.key, ids))
 
     def together(self, answers: Iterator[Envelope], turn: Turn) -> Iterator[Envelope]:
         if turn.kind == TRAIN and not isinstance(self.cipher, PairwiseMasks):
@@ -138,11 +128,6 @@ def _one_hot(membership: Tensor) -> Tensor:
         "must name one cluster a client, which mingling then hides; use it with Ifca",
     )
     return chosen
-
-
-def _to_true_cluster(vectors: Tensor, one_hot: Tensor) -> Tensor:
-    """(clients, clusters, length): the vector for the true cluster, zeros for all others."""
-    return vectors.unsqueeze(1) * one_hot.unsqueeze(2)
 
 
 def _message(sent: Contributions, membership: Tensor, batch: SealedBatch) -> Contributions:

@@ -49,7 +49,18 @@ class MockCipher(Cipher):
         steps = self.like.grid.round(cells, self.like.largest)
         filled = sealed.numpy() & steps.any(-1)
         places = np.where(filled, np.cumsum(filled).reshape(filled.shape) - 1, -1)
-        return MockBatch(self.like, key.context, tuple(ids), sealed.numpy(), places, steps[filled])
+        return MockBatch(self.like, key.context, tuple(ids), sealed.numpy(), places, _rows(steps, filled))
+
+    def seal_for_one(
+        self, values: Tensor, one_hot: Tensor, key: MockKey, ids: Sequence[int], membership: Tensor
+    ) -> MockBatch:
+        """Zeros are not kept: only their bytes count."""
+        cells, _ = as_cells(values, ids, None)
+        sealed = binary(membership, ids).numpy()
+        require(not bool((one_hot.numpy() & ~sealed).any()), "membership", "a client", "must hold its own slot")
+        steps = self.like.grid.round(cells, self.like.largest)[:, 0]
+        places = np.where(one_hot.numpy(), np.arange(len(steps))[:, None], -1)
+        return MockBatch(self.like, key.context, tuple(ids), sealed, places, steps)
 
 
 @register
@@ -162,3 +173,8 @@ class MockSum(SealedSum):
 def _check(key: Any, name: bytes, what: str) -> None:
     if not isinstance(key, MockKey) or key.context != name:
         raise NotPermitted(f"key={type(key).__name__} cannot open {what}; only the key they were sealed with does")
+
+
+def _rows(steps: Floats, filled: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
+    """The filled cells (rows, length) of (clients, 1 | slots, length); without a copy where that is all of them."""
+    return steps.reshape(-1, steps.shape[-1]) if filled.all() else steps[filled]

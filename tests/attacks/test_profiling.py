@@ -1,0 +1,240 @@
+"""Preference profiling: it works on IFCA, and against mingling it gains what the closed form says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from tests.ring import digits, play
+from torch import Tensor
+
+from coterie.attacks.profiling import (
+    CURIOUS_SERVER,
+    IdentityProfiling,
+    Rankings,
+    SensitivityProfiling,
+    colluding_server,
+    published_sizes,
+)
+from coterie.attacks.updates import Imitation
+from coterie.data.auxiliary import Auxiliary
+from coterie.defences.fuzzy_tags import Counting, SampledSets, TagRule
+from coterie.defences.masked_rounds import PairwiseMasks
+from coterie.defences.mingling import Mingling
+from coterie.defences.mock_cipher import MockCipher
+from coterie.errors import InvalidInput
+from coterie.flow.guard import Defence
+from coterie.flow.rng import Rng
+from coterie.learn.dense import Dense
+from coterie.learn.sgd import Local
+from coterie.measure.judge import Labels, judge
+from coterie.measure.preferences import Preferences, judge_top_k
+from coterie.protocols.ifca import Ifca
+from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.tape import Tape
+from coterie.wire.view import ThreatModel, View
+
+RNG = Rng.seeded(0)
+SAME = {cluster: cluster for cluster in range(12)}  # every cluster stands for itself
+MODEL = Dense((64, 24, 10))
+COLLUDING = colluding_server(3)
+
+
+def taped(sets: Sequence[Tensor]) -> View:
+    """What a server sees of clients that join these clusters, (clients, clusters) a round, and send nothing else."""
+    tape = Tape([CURIOUS_SERVER])
+    for round, joined in enumerate(sets):
+        everyone = torch.arange(len(joined))
+        tape.record(Envelope("train", round, everyone, Published({"w": torch.zeros(joined.shape[1], 1)})))
+        tape.record(
+            Envelope("train", round, everyone, Contributions(everyone, {}, torch.ones(len(joined)), joined.float()))
+        )
+    return tape.view(CURIOUS_SERVER)
+
+
+def success(attack: IdentityProfiling, view: View, true: Tensor) -> float:
+    truth = Labels({client: int(cluster) for client, cluster in enumerate(true)}, choices=5)
+    return judge(attack.infer(view, Auxiliary(), RNG.child("attack")), truth).score
+
+
+def bound(chance: float, tries: int) -> float:
+    """Five standard deviations: a false alarm in two million."""
+    return 5 * math.sqrt(chance * (1 - chance) / tries)
+
+
+# -- A1, identities alone --------------------------------------------------------------------------------------------
+
+CLIENTS = 3000
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        TagRule(5, 0.5, 2),
+        TagRule(5, 0.5, 2, Counting.DECOYS),
+        TagRule(5, 0.125, 1),
+        TagRule(12, 0.25, 4),
+        TagRule(3, 0.9, 3),
+    ],
+    ids=str,
+)
+def test_a_blind_guess_is_right_as_often_as_the_closed_form_says(rule: TagRule) -> None:
+    true = torch.arange(CLIENTS) % rule.clusters
+    view = taped([SampledSets(rule).membership(torch.arange(CLIENTS), true, RNG)] * 2)
+    for attack in (IdentityProfiling(SAME), IdentityProfiling(SAME, intersect=True)):
+        assert abs(success(attack, view, true) - rule.blind_guess()) < bound(rule.blind_guess(), CLIENTS)
+
+
+def test_sizes_help_as_much_as_counting_all_sets_says() -> None:
+    """The best guess is the largest cluster in the set; the expectation over all sets is enumerated."""
+    rule, sizes = TagRule(4, 0.5, 2), {0: 0.55, 1: 0.25, 2: 0.15, 3: 0.05}
+    expected = 0.0
+    for code in range(1, 16):
+        members = [cluster for cluster in range(4) if code >> cluster & 1]
+        if len(members) >= 2:
+            drawn = 0.5**3 / (1 - 0.5**3)  # each other cluster in or out, given that one is in
+            expected += drawn * max(sizes[cluster] for cluster in members)
+    counts = torch.tensor([1650, 750, 450, 150])
+    true = torch.repeat_interleave(torch.arange(4), counts)
+    view = taped([SampledSets(rule).membership(torch.arange(CLIENTS), true, RNG)])
+    found = success(IdentityProfiling(SAME, sizes=sizes), view, true)
+    assert abs(found - expected) < bound(expected, CLIENTS)
+    assert found > rule.blind_guess() + 0.1
+
+
+def test_sets_that_are_redrawn_fall_to_intersection_and_ours_do_not() -> None:
+    """Fresh sets each round, and the paper's rule for a client that comes back to its cluster again and again."""
+    rule, ids = TagRule(5, 0.5, 2), torch.arange(1000)
+    home, drawn = ids % 5, SampledSets(rule)
+    redrawn = [drawn.membership(ids, home, RNG.child("visit", visit)) for visit in range(8)]
+    kept = [drawn.membership(ids, home, RNG)] * 8
+    attack, blind = IdentityProfiling(SAME, intersect=True), rule.blind_guess()
+    # A decoy stays in all eight sets with probability 0.533^8; four of them share the loss.
+    assert success(attack, taped(redrawn), home) > 0.97
+    assert abs(success(attack, taped(kept), home) - blind) < bound(blind, 1000)
+
+
+def test_rounds_after_the_last_that_it_may_use_do_not_matter() -> None:
+    one_hot = torch.nn.functional.one_hot(torch.arange(6) % 3, 3)
+    view = taped([one_hot, one_hot.roll(1, 1)])
+    assert IdentityProfiling(SAME, upto=0).infer(view, Auxiliary(), RNG).labels == {c: c % 3 for c in range(6)}
+    assert IdentityProfiling(SAME).infer(view, Auxiliary(), RNG).labels == {c: (c + 1) % 3 for c in range(6)}
+    with pytest.raises(InvalidInput, match="up to round -1"):
+        IdentityProfiling(SAME, upto=-1).infer(view, Auxiliary(), RNG)
+
+
+# -- on trained federations ------------------------------------------------------------------------------------------
+
+FEDERATION = digits(20)
+IFCA = Ifca(rounds=4, local=Local(steps=5, batch_size=16, lr=0.2), clusters=5, candidates=10)
+A2 = SensitivityProfiling(Imitation(MODEL, Local(steps=5, batch_size=10, lr=0.2)), 10)
+PREFERENCES = Preferences.of(FEDERATION)
+
+
+@pytest.fixture(scope="module")
+def auxiliary() -> Auxiliary:
+    return Auxiliary(FEDERATION.examples.take(FEDERATION.test.rows.unique()))
+
+
+def views(defence: Defence, keys: Any = None) -> Iterator[View]:
+    tape = Tape([CURIOUS_SERVER, COLLUDING])
+    done = play(IFCA, FEDERATION, MODEL, client=defence.client, server_guard=defence.server, tape=tape)
+    assert done.state.round == 4
+    for threat in (CURIOUS_SERVER, COLLUDING):
+        yield tape.view(threat, getattr(defence, "keys", None))
+
+
+def true_clusters() -> tuple[dict[int, int], Labels]:
+    """What each cluster stands for, and every client's group."""
+    plain, _ = views(Defence())
+    chosen = plain.sent(3).membership.argmax(1)
+    stands_for = {int(cluster): int(group) for cluster, group in zip(chosen, FEDERATION.groups)}
+    return stands_for, Labels({client: int(group) for client, group in enumerate(FEDERATION.groups)}, 5)
+
+
+def test_both_attacks_read_ifca(auxiliary: Auxiliary) -> None:
+    view, _ = views(Defence())
+    stands_for, truth = true_clusters()
+    assert judge(IdentityProfiling(stands_for).infer(view, auxiliary, RNG), truth).score == 1.0
+    guess = A2.infer(view, auxiliary, RNG)
+    assert judge(guess, PREFERENCES).score == 1.0
+    assert judge_top_k(guess, PREFERENCES).score > 0.9
+
+
+@pytest.mark.parametrize(
+    "defence",
+    [Mingling(cipher=MockCipher()), Mingling(cipher=MockCipher(), exact=True), Mingling(cipher=PairwiseMasks())],
+    ids=["shared key", "shared key, exact", "masks"],
+)
+def test_against_mingling_the_server_alone_guesses(defence: Mingling, auxiliary: Auxiliary) -> None:
+    alone, colluding = views(defence)
+    stands_for, truth = true_clusters()
+    identity = IdentityProfiling(stands_for)
+    assert judge(identity.infer(alone, auxiliary, RNG), truth).score < 0.8
+    guess = A2.infer(alone, auxiliary, RNG)
+    finding = judge(guess, PREFERENCES)
+    assert finding.interval[0] < 0.2 < finding.interval[1]  # chance
+    assert finding.chance == pytest.approx(0.2)
+    assert guess == A2.infer(alone, Auxiliary(), RNG)  # no example and no model went into it
+    shared = bool(defence.keys)
+    with_key = IdentityProfiling(stands_for, threat=COLLUDING).infer(colluding, auxiliary, RNG)
+    opened = SensitivityProfiling(A2.imitation, 10, COLLUDING).infer(colluding, auxiliary, RNG)
+    if shared:  # one client hands over the key: both attacks are as good as on IFCA
+        assert judge(with_key, truth).score == 1.0
+        assert judge(opened, PREFERENCES).score == 1.0
+    else:  # its own masks open nobody else's
+        assert judge(with_key, truth).score < 0.8
+        assert judge(opened, PREFERENCES).score < 0.6
+
+
+def test_under_masks_the_server_reads_the_sizes_and_under_a_shared_key_it_does_not(auxiliary: Auxiliary) -> None:
+    view, _ = views(Mingling(cipher=PairwiseMasks(), exact=True))
+    plain, _ = views(Defence())
+    sizes = published_sizes(view, 2)
+    weighted = (plain.sent(2).membership * plain.sent(2).weights.unsqueeze(1)).sum(0)
+    assert sizes is not None
+    assert list(sizes.values()) == pytest.approx(weighted.tolist())
+    stands_for, truth = true_clusters()
+    assert judge(IdentityProfiling(stands_for, upto=2, read_sizes=True).infer(view, auxiliary, RNG), truth).score > 0.2
+    sealed, _ = views(Mingling(cipher=MockCipher()))
+    assert published_sizes(sealed, 2) is None
+    blind, tried = (
+        IdentityProfiling(stands_for, read_sizes=read).infer(sealed, auxiliary, RNG) for read in (False, True)
+    )
+    assert blind == tried
+
+
+# -- judging ---------------------------------------------------------------------------------------------------------
+
+
+def test_preferences_are_the_classes_held_above_average() -> None:
+    assert PREFERENCES.labels[0] == {0, 1}
+    assert PREFERENCES.labels[9] == {8, 9}
+    assert PREFERENCES.classes == 10
+
+
+def test_rankings_are_judged_by_hand() -> None:
+    truth = Preferences({0: frozenset({1, 2}), 1: frozenset({3}), 2: frozenset()}, 4)
+    guess = Rankings({0: (1, 0, 2, 3), 1: (0, 3, 1, 2), 2: (0, 1, 2, 3)})
+    first, most = judge(guess, truth), judge_top_k(guess, truth)
+    assert (first.score, first.chance, first.observations) == (0.5, 0.375, 2)  # client 2 prefers nothing
+    assert most.score == pytest.approx(1 / 3)
+    assert most.chance == pytest.approx((4 / 4 + 1 / 4) / 3)
+
+
+def test_a_missing_class_is_named(auxiliary: Auxiliary) -> None:
+    view, _ = views(Defence())
+    few = Auxiliary(auxiliary.of_class(3))
+    with pytest.raises(InvalidInput, match="label=0 has no auxiliary examples"):
+        A2.infer(view, few, RNG)
+
+
+def test_a_client_alone_sees_no_other_s_upload() -> None:
+    client = ThreatModel("client", clients=frozenset({0}))
+    tape = Tape([client])
+    play(IFCA, FEDERATION, MODEL, tape=tape)
+    guess = IdentityProfiling(SAME, threat=client).infer(tape.view(client), Auxiliary(), RNG)
+    assert guess.labels.keys() == {0}
