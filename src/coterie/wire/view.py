@@ -57,6 +57,10 @@ class View:
     _index: Mapping[tuple[int, str, bool], Sequence[Callable[[], Envelope]]]  # by (round, kind, down)
     _keys: Mapping[str, Any] = field(default_factory=dict)
 
+    def kinds(self) -> list[str]:
+        """The kinds of request from which anything was seen."""
+        return sorted({kind for _, kind, _ in self._index})
+
     def rounds(self, kind: str = "train") -> list[int]:
         """The rounds of this kind from which anything was seen."""
         return sorted({round for round, of_kind, _ in self._index if of_kind == kind})
@@ -76,6 +80,10 @@ class View:
             return Received(torch.arange(payload.slots), payload)
         slots = found[0].sees[positions].any(0).nonzero().flatten()
         return Received(slots, payload.pick(slots))
+
+    def has_sent(self, round: int, kind: str = "train") -> bool:
+        """Whether anything that clients sent in this round can be read."""
+        return bool(self._index.get((round, kind, False)))
 
     def sent(self, round: int, kind: str = "train") -> Contributions:
         """What clients sent up in this round, as far as this adversary can read their links."""

@@ -1,0 +1,51 @@
+"""The seam between an attack and everything else: it is handed a view and auxiliary data, and hands back a guess.
+
+Attacks import ``wire``, ``learn`` and the auxiliary part of ``data``: never the simulator, a protocol or the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from coterie.data.auxiliary import Auxiliary
+from coterie.wire.messages import Envelope
+from coterie.wire.view import ThreatModel, View
+
+if TYPE_CHECKING:
+    from coterie.flow.rng import Rng
+
+Guess_co = TypeVar("Guess_co", covariant=True)
+
+
+class Attack(Protocol[Guess_co]):
+    """An adversary that only looks."""
+
+    @property
+    def threat(self) -> ThreatModel: ...
+
+    def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Guess_co: ...
+
+
+class ActiveAttack(Attack[Guess_co], Protocol[Guess_co]):
+    """An adversary that also changes what its own clients send."""
+
+    def tamper(self, envelope: Envelope, so_far: View, rng: Rng) -> Envelope: ...
+
+
+@dataclass(frozen=True)
+class Suspicions:
+    """A score for each of several yes-or-no questions; the higher, the likelier the yes.
+
+    The keys name the questions: ``(round, cluster)`` for a property, a record's number for its membership.
+    """
+
+    scores: Mapping[Hashable, float]
+
+
+@dataclass(frozen=True)
+class Attributions:
+    """One label out of several for each of several questions, such as a client's favourite class."""
+
+    labels: Mapping[Hashable, int]

@@ -1,0 +1,180 @@
+"""Property inference finds what is there, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.attacks.federations import LOCAL, MODEL, marked_examples, passive, run
+
+from coterie.attacks.property import Known, Own
+from coterie.attacks.updates import Imitation, Observed, aggregates, directions, magnitudes
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.partition.property import Control
+from coterie.errors import InvalidInput, NotPermitted
+from coterie.flow.rng import Rng
+from coterie.learn.params import flatten
+from coterie.learn.sgd import Local
+from coterie.measure.judge import Finding, judge, over_seeds
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.ifca import Ifca
+from coterie.wire.view import ThreatModel
+
+FL = FedAvg(rounds=51, local=LOCAL, weighting="equal")
+CFL = Ifca(rounds=51, local=LOCAL, weighting="equal", clusters=2)
+
+
+def aucs(protocol: Any, control: Control, seed: int) -> list[Finding]:
+    """By the published features and by signed ones."""
+    ran = run(protocol, seed, control=control)
+    auxiliary, truth = ran.split.auxiliary(ran.federation), ran.witness.property_truth(ran.federation)
+    guesses = passive().infer_by(ran.view, auxiliary, Rng.seeded(seed), (magnitudes, directions))
+    return [judge(guess, truth, "passive") for guess in guesses]
+
+
+@pytest.mark.parametrize("protocol", [FL, CFL], ids=["FL", "CFL"])
+def test_a_plain_property_is_found_and_the_controls_are_not(protocol: Any) -> None:
+    scores = {control: [aucs(protocol, control, seed) for seed in range(2)] for control in Control}
+    for way in range(2):
+        found = {control: over_seeds([auc[way] for auc in scores[control]]) for control in Control}
+        assert found[Control.NONE].score > 0.75
+        # 40 observations and 2 seeds: the deviation of a mean AUC under chance is about 0.065; this is over 3 of them.
+        assert abs(found[Control.PLACEBO].score - 0.5) < 0.22
+        assert abs(found[Control.ABSENT].score - 0.5) < 0.22
+
+
+def test_the_same_seed_gives_the_same_scores() -> None:
+    ran = run(FedAvg(rounds=15, local=LOCAL))
+    auxiliary = ran.split.auxiliary(ran.federation)
+    first, second = (passive().infer(ran.view, auxiliary, Rng.seeded(3)) for _ in range(2))
+    assert first == second
+    assert first != passive().infer(ran.view, auxiliary, Rng.seeded(4))
+
+
+def test_aggregates_are_differences_of_published_models_and_skip_warm_up_and_empty_clusters() -> None:
+    ran = run(Ifca(rounds=15, local=LOCAL, clusters=3, candidates=0))
+    seen = list(aggregates(ran.view, 10))
+    assert {observed.round for observed in seen} == {10, 11, 12, 13}  # the last one published has no successor
+    assert {(observed.round, observed.slot) for observed in seen} == {
+        key for key in ran.witness.sizes() if 10 <= key[0] < 14
+    }
+    for observed in seen:
+        before, after = (flatten(ran.view.received(observed.round + later).values)[observed.slot] for later in (0, 1))
+        torch.testing.assert_close(flatten(observed.update, 0), after - before)
+
+
+def test_features_by_hand() -> None:
+    updates = {
+        "conv": torch.tensor([[[[[1.0, -4.0], [2.0, 3.0]]]]]),  # (1, 1, 1, 2, 2): the maximum of absolute values is 4
+        "conv.bias": torch.tensor([[9.0]]),
+        "dense": torch.tensor([[[1.0, -2.0, 3.0, 1.0]]]),  # (1, 1, 4), in blocks of two: 2 and 3
+    }
+    assert torch.allclose(magnitudes(updates, most=2), torch.tensor([[4.0, 2.0, 3.0]]) / 29**0.5)
+    assert torch.allclose(directions(updates, most=2), torch.tensor([[0.5, -0.5, 2.0]]) / 4.5**0.5)
+    for way in (magnitudes, directions):
+        with pytest.raises(InvalidInput, match="are all biases"):
+            way({"bias": torch.ones(2, 3)})
+
+
+def test_imagined_aggregates_are_means_that_differ_in_one_client() -> None:
+    attack = passive(others=4, each=2, pairs=20, sizes=(1, 4))
+    means = attack.averages(np.random.default_rng(0), own=0)
+    assert np.allclose(means.sum(1), 1)
+    sizes = (means > 0).sum(1)
+    assert set(sizes) == {1, 2, 3, 4}
+    like_the_victim = means[:, 4:] > 0
+    assert (like_the_victim[:20, 2:].sum(1) == 1).all()  # the first half has one client with the property,
+    assert not like_the_victim[:20, :2].any()
+    assert (like_the_victim[20:, :2].sum(1) == 1).all()  # the second half one without in its place
+    assert not like_the_victim[20:, 2:].any()
+    with_own = attack.averages(np.random.default_rng(0), own=2)
+    assert np.allclose(with_own[:, -1], 2 / (with_own[:, :-1] > 0).sum(1).__add__(2))
+
+
+def test_imagined_batches_mix_the_property_in_the_stated_range() -> None:
+    examples = marked_examples(400)
+    known = Known.of(Auxiliary.by_property(examples, examples.tags["mark"] == 1))
+    attack = passive(others=5, each=30, mix=(0.25, 0.75))
+    rows = attack.rows(known, np.random.default_rng(0))
+    assert rows.shape == (65, 1, 16)
+    shares = (rows < known.marked).mean((1, 2))
+    assert (shares[:35] == 0).all()
+    assert (shares[35:] >= 0.25 - 1 / 16).all()
+    assert (shares[35:] <= 0.75 + 1 / 16).all()
+    assert np.ptp(shares[35:]) > 0.3
+
+
+def test_an_imagined_client_trains_as_a_real_one() -> None:
+    examples = marked_examples(100)
+    start = MODEL.init(0)
+    rows = torch.arange(32).view(1, 2, 16)
+    update = Imitation(MODEL, Local(steps=2, batch_size=16, lr=0.2)).train(start, examples, rows, Rng.seeded(0))
+    params = {name: leaf.clone().requires_grad_() for name, leaf in start.items()}
+    for step in range(2):
+        loss = torch.nn.functional.cross_entropy(
+            MODEL.logits(params, examples.x[rows[0, step]]), examples.y[rows[0, step]]
+        )
+        grads = torch.autograd.grad(loss, list(params.values()))
+        params = {
+            name: (leaf - 0.2 * grad).detach().requires_grad_() for (name, leaf), grad in zip(params.items(), grads)
+        }
+    for name, leaf in update.items():
+        torch.testing.assert_close(leaf[0], (params[name] - start[name]).detach(), atol=1e-6, rtol=1e-4)
+
+
+def test_imitated_noise_has_dp_sgd_s_deviation() -> None:
+    examples = marked_examples(100)
+    imitation = Imitation(MODEL, LOCAL, clip=1e-9, noise_multiplier=4e9)
+    update = imitation.train(MODEL.init(0), examples, torch.zeros(200, 1, 16, dtype=torch.int64), Rng.seeded(0))
+    # lr * clip * sigma / batch = 0.2 * 4 / 16; 200 x 242 draws, so 1% is 3.1 deviations of its estimate.
+    assert float(flatten(update).std()) == pytest.approx(0.05, rel=0.01)
+    with pytest.raises(InvalidInput, match="clip=None must be given"):
+        replace(imitation, clip=None).train(
+            MODEL.init(0), examples, torch.zeros(1, 1, 16, dtype=torch.int64), Rng.seeded(0)
+        )
+
+
+def test_the_adversary_s_own_upload_is_part_of_what_it_imagines() -> None:
+    examples = marked_examples(200)
+    known = Known.of(Auxiliary.by_property(examples, examples.tags["mark"] == 1))
+    start = MODEL.init(0)
+    huge = {name: torch.full_like(leaf, 1e6) for name, leaf in start.items()}
+    observed = Observed(0, 0, start, huge)
+    attack = passive(sizes=(2, 2))
+    imagined = attack.imagine(observed, Own(huge, 1), known, Rng.seeded(0))
+    assert torch.allclose(flatten(imagined), torch.tensor(5e5), rtol=1e-4)
+
+
+def test_it_sees_published_models_only() -> None:
+    ran = run(FedAvg(rounds=12, local=LOCAL))
+    assert ran.view.sent(3).ids.tolist() == [0]  # its own client's upload, nobody else's
+    outsider = run(FedAvg(rounds=12, local=LOCAL), threat=ThreatModel("outsider", clients=frozenset({99}))).view
+    with pytest.raises((InvalidInput, NotPermitted)):
+        passive().infer(outsider, ran.split.auxiliary(ran.federation), Rng.seeded(0))
+    with pytest.raises(InvalidInput, match="with_property"):
+        passive().infer(ran.view, Auxiliary(), Rng.seeded(0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sizes": (0, 3)}, r"sizes=\(0, 3\)"),
+        ({"sizes": (2, 9)}, "others=6 must be at least 8"),
+        ({"mix": (0.0, 1.0)}, "mix="),
+        ({"each": 0}, "each=0"),
+        ({"pairs": 0}, "pairs=0"),
+        ({"skew": 0.0}, "skew=0.0"),
+    ],
+)
+def test_bad_settings_name_themselves(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        passive(**settings)
+
+
+def test_too_few_rounds_say_so() -> None:
+    ran = run(FedAvg(rounds=5, local=LOCAL))
+    with pytest.raises(InvalidInput, match="run more rounds"):
+        passive().infer(ran.view, ran.split.auxiliary(ran.federation), Rng.seeded(0))
