@@ -107,6 +107,11 @@ class Protocol(ABC, Generic[State]):
     goes on from there as if it had never stopped.
     """
 
+    @property
+    def models_a_round(self) -> int:
+        """How many models a client trains on its data in a round: its memory and its exposure grow with them."""
+        return 1
+
     @abstractmethod
     def start(self, server: Server) -> State:
         """The state before the first round."""

@@ -22,7 +22,7 @@ from coterie.learn.model import Model
 from coterie.learn.params import Layout, Params
 from coterie.wire.messages import Envelope, Published
 
-CHUNK_BYTES = 1 << 30  # how much one chunk of clients may take for parameters, gradients and batches
+CHUNK_BYTES = 1 << 30  # how much the clients under way may take for parameters, gradients and batches
 COPIES = 4  # of a model that a client takes: its start, its parameters, its gradient, its answer
 MOST_IN_BATCH = 1024  # examples that a client is reckoned to look at in one step
 
@@ -78,7 +78,7 @@ class Simulator:
         turn = Turn(ask.round, self.rng, ask.kind)
         models = self.guard.receive(ask.payload, turn)
         order = replace(ask, payload=Published(models))
-        chunks = torch.arange(len(ask.clients)).split(self._chunk(models))
+        chunks = torch.arange(len(ask.clients)).split(self._chunk(models, len(ask.clients)))
         orders = (order.pick(chunk) for chunk in chunks)
         answers = self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders)
         yield from self.guard.together(self._remembered(answers), turn)
@@ -94,7 +94,8 @@ class Simulator:
 
     def _in_workers(self, orders: Iterable[Envelope]) -> Iterator[Answer]:
         if self._workers is None:
-            self._workers = Workers(self._answer_alone, self.processes or 1)
+            count = min(self.processes or 1, self._fitting(self.model.init(0), leading=0))
+            self._workers = Workers(self._answer_alone, count)
         finished = False
         try:
             yield from self._workers.map((order, self._memory_of(order)) for order in orders)
@@ -127,11 +128,18 @@ class Simulator:
                 self.memory[name] = kept.new_full((self.federation.clients, *kept.shape[1:]), torch.nan)
             self.memory[name][clients] = kept
 
-    def _chunk(self, models: Params) -> int:
-        """Clients a chunk: what fits in memory, and small enough that all processes have work."""
-        length = Layout.of(models, leading=1).length
+    def _chunk(self, models: Params, clients: int) -> int:
+        """Clients a chunk: what fits in memory, and small enough that all processes have work.
+
+        It does not depend on the number of processes, and so neither does the order in which sums are rounded.
+        """
+        fits = self._fitting(models, leading=1)
+        return fits if self.model.vectorised else max(1, min(4, fits // 8, clients // 16))
+
+    def _fitting(self, models: Params, leading: int) -> int:
+        """How many clients fit in memory at the same time."""
         x = self.federation.examples.x
         batch = min(int(self.federation.train.sizes.max()), MOST_IN_BATCH)
-        client_bytes = COPIES * 4 * length + batch * x[0].numel() * x.element_size()
-        fits = max(1, self.chunk_bytes // client_bytes)
-        return fits if self.model.vectorised else min(fits, 4)
+        length = Layout.of(models, leading).length
+        client_bytes = COPIES * self.protocol.models_a_round * 4 * length + batch * x[0].numel() * x.element_size()
+        return max(1, self.chunk_bytes // client_bytes)

@@ -60,11 +60,6 @@ class Trainer(Protocol[State]):
         return Pool(pool.size, pool.trainings * self.models_a_round + self.placements)
 
     @property
-    def models_a_round(self) -> int:
-        """How many models a client trains on its data in a round."""
-        return 1
-
-    @property
     def placements(self) -> int:
         """How often, at most, a client trains besides, to be placed."""
         return 0
