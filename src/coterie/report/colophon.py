@@ -1,0 +1,140 @@
+"""The report's last part: how the numbers came about, what is missing, and how to get them again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coterie.audit.result import AuditResult, Measured
+from coterie.report.markup import Html, element
+from coterie.report.parts import badge, definitions, measured, row, section, table
+from coterie.report.values import capital, number
+
+if TYPE_CHECKING:
+    from coterie.recipes.base import Claim, Line, Recipe, Settings
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure of a paper: its published values, ours, and which of its claims hold."""
+
+    paper: str
+    table: str
+    title: str
+    lines: Sequence[Line]
+    claims: Sequence[Claim] = ()
+    scale: str = ""
+    differs: str = ""
+    unit: str = ""
+
+    @classmethod
+    def of(cls, recipe: Recipe, settings: Settings, lines: Sequence[Line], claims: Sequence[Claim]) -> Reproduction:
+        scale = settings.scale.value
+        return cls(recipe.paper, recipe.table, recipe.title, lines, claims, scale, recipe.differs, recipe.unit)
+
+
+def methods(result: AuditResult) -> Html:
+    cards = [
+        element(
+            "article",
+            element("h3", capital(one.family)),
+            definitions(
+                [
+                    ("Question", one.question),
+                    ("Threat model", one.threat),
+                    ("Method", one.method),
+                    ("Paper", one.paper),
+                ],
+                "method",
+            ),
+            data_family=one.family,
+        )
+        for one in result.methods
+    ]
+    described = {one.family for one in result.methods}
+    missing = [name for name in dict.fromkeys(leak.family for leak in result.leaks) if name not in described]
+    if missing:
+        cards.append(element("p", f"Without a description: {', '.join(missing)}."))
+    return section(
+        "method",
+        "Method and threat models",
+        "Scores are means over seeds with 95 % intervals. An attack sees what its threat model gives it and nothing "
+        "else; the truth is used only to score it. What each adversary had to know stands with its number.",
+        *cards,
+        needs="article",
+    )
+
+
+def left_out(left: Mapping[str, str]) -> Html:
+    return section(
+        "left-out",
+        "What was left out, and why",
+        "" if left else "Nothing: every attack that the project has and this federation admits was run.",
+        definitions(left.items(), "method") if left else "",
+    )
+
+
+def reproduce(facts: Mapping[str, str]) -> Html:
+    """The command stands apart, ready to be copied."""
+    command = facts.get("command")
+    rest = [(key, value) for key, value in facts.items() if key != "command"]
+    return section(
+        "reproduce",
+        "How to reproduce this",
+        "" if facts else "Nothing was recorded.",
+        element("pre", element("code", command), tabindex="0") if command else "",
+        definitions(rest) if rest else "",
+    )
+
+
+def reproductions(tables: Sequence[Reproduction]) -> Html | None:
+    if not tables:
+        return None
+    return section(
+        "papers",
+        "Tables of the papers, reproduced",
+        "Published values beside ours. A claim is undecided where our intervals do not decide it.",
+        *[_reproduction(one) for one in tables],
+    )
+
+
+def _reproduction(one: Reproduction) -> Html:
+    head = ("Row", "Published", "Ours", "Difference", "Note")
+    unit = f" {one.unit}" if one.unit else ""
+    rows = [
+        row(
+            head,
+            [
+                line.row,
+                "–" if line.published is None else number(line.published) + unit,
+                measured(Measured(line.ours, line.low, line.high)),
+                "–" if line.published is None else _signed(line.ours - line.published),
+                line.note,
+            ],
+        )
+        for line in one.lines
+    ]
+    kinds = {True: ("good", "✓", "holds"), False: ("bad", "✕", "does not hold"), None: ("open", "○", "undecided")}
+    verdicts = [
+        element("li", badge(*kinds[claim.holds]), " ", claim.text, element("span", claim.evidence, class_="by"))
+        for claim in one.claims
+    ]
+    name = f"{one.paper}, {one.table if ' ' in one.table else 'table ' + one.table}"
+    return element(
+        "article",
+        element("h3", f"{capital(name)}: {one.title}"),
+        element(
+            "p",
+            f"Scale: {one.scale}." + (f" Differs from the paper: {one.differs}" if one.differs else ""),
+            class_="lead",
+        )
+        if one.scale
+        else None,
+        table(f"{name}: published and ours", head, rows),
+        element("ul", *verdicts, class_="verdicts") if verdicts else None,
+    )
+
+
+def _signed(value: float) -> str:
+    return ("+" if value > 0 else "") + number(value)

@@ -1,0 +1,137 @@
+"""The verdict in the terminal: the same words and numbers as the report's first parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from coterie.audit.result import AuditResult, ClaimVerdict, Defended, Leak, Measured
+from coterie.measure.claims import Outcome
+from coterie.report.markup import printable
+from coterie.report.values import (
+    GLYPHS,
+    MISSING,
+    capital,
+    defence_name,
+    guarantee,
+    heat_level,
+    limit_value,
+    lower_bound,
+    number,
+    seconds,
+    size,
+    verdict,
+)
+
+HEAT = (
+    "#1f1a14 on #f5f3ee",
+    "#1f1a14 on #fbe2ba",
+    "#1f1a14 on #f8cb88",
+    "#1f1a14 on #f0a952",
+    "#1f1a14 on #de822f",
+    "#ffffff on #ab4d17",
+    "#ffffff on #762b10",
+)
+"""The report's colours, ink and ground together, so that they read the same on dark and light terminals."""
+
+OUTCOMES = {Outcome.HOLDS: ("✓", "blue"), Outcome.NOT_REFUTED: ("○", ""), Outcome.VIOLATED: ("✕", "bold red")}
+
+
+def print_verdict(result: AuditResult, console: Console | None = None) -> None:
+    console = console or Console()
+    console.print(_text(result.title, "bold"))
+    for table in leak_tables(result):
+        console.print(table)
+    if result.defended:
+        console.print(defence_table(result.defended))
+    if result.checks:
+        console.print(gate_table(result))
+    for name, why in result.left_out.items():
+        console.print(_text(f"Left out: {name} ({why})", "dim"))
+    for found in result.frontiers:
+        console.print(_text(found.recommendation))
+    console.print(_text(result.headline, "bold"))
+
+
+def leak_tables(result: AuditResult) -> list[Table]:
+    """Attacks against defences, one table for each family."""
+    families = dict.fromkeys(leak.family for leak in result.leaks)
+    return [_leaks(family, [leak for leak in result.leaks if leak.family == family]) for family in families]
+
+
+def _leaks(family: str, found: Sequence[Leak]) -> Table:
+    defences = list(dict.fromkeys(leak.defence for leak in found))
+    table = Table(title=_text(capital(family)), title_justify="left", show_lines=True, expand=False)
+    table.add_column("attack", overflow="fold")
+    for name in defences:
+        table.add_column(_text(defence_name(name)), overflow="fold")
+    rows: dict[tuple[str, str, str, bool, float], list[Leak]] = {}
+    for leak in found:
+        rows.setdefault((leak.attack, leak.adversary, leak.measure, leak.control, leak.chance), []).append(leak)
+    for (attack, adversary, measure, control, chance), here in rows.items():
+        mark = " (control)" if control else ""
+        label = _text(f"{attack}{mark}\n{adversary}\n{measure}, chance {number(chance)}", "dim" if control else "")
+        table.add_row(label, *[_cells([leak for leak in here if leak.defence == name]) for name in defences])
+    return table
+
+
+def _cells(found: Sequence[Leak]) -> Text:
+    if not found:
+        return _text("not run", "dim")
+    return Text("\n").join(_cell(leak) for leak in found)
+
+
+def _cell(leak: Leak) -> Text:
+    level, said = heat_level(leak.leakage), verdict(leak)
+    if level is None:
+        return _text(MISSING, "dim")
+    return _text(f"{GLYPHS[said]} {number(leak.score.value)}\n{_span(leak.score)}\n{said}", HEAT[level])
+
+
+def defence_table(found: Sequence[Defended]) -> Table:
+    """Few columns of several lines each, so that it fits a terminal of 80."""
+    table = Table(title="Defences: what they cost and what they promise", title_justify="left", show_lines=True)
+    for name in ("defence", "utility", "cost", "claim and verdict"):
+        table.add_column(name, overflow="fold")
+    for one in found:
+        cost = [f"{seconds(one.seconds)}", f"{size(one.upload_bytes)} up", f"{size(one.memory_bytes)} memory"]
+        table.add_row(
+            Text("\n").join([_text(defence_name(one.defence)), _text(one.family, "dim")]),
+            _text(f"{one.utility_measure} {number(one.utility.value)}\n{_span(one.utility)}"),
+            _text("\n".join(cost)),
+            _promise(one.claim),
+        )
+    return table
+
+
+def _promise(claim: ClaimVerdict | None) -> Text:
+    if claim is None:
+        return _text("claims nothing", "dim")
+    glyph, style = OUTCOMES[claim.outcome]
+    lines = [_text(f"{guarantee(claim)}; {lower_bound(claim)}"), _text(claim.trust, "dim")]
+    return Text("\n").join([*lines, _text(f"{glyph} {claim.outcome.value}", style)])
+
+
+def gate_table(result: AuditResult) -> Table:
+    title = "Gate: passed" if result.passed else "Gate: failed"
+    table = Table(title=_text(title, "bold blue" if result.passed else "bold red"), title_justify="left")
+    for name in ("limit", "measured", "result", "reason"):
+        table.add_column(name, overflow="fold")
+    for check in result.checks:
+        said = _text("✓ met", "blue") if check.passed else _text("✕ broken", "bold red")
+        table.add_row(_text(check.limit), _text(limit_value(check)), said, _text(check.reason))
+    return table
+
+
+def _span(measured: Measured) -> str:
+    """The interval in few letters."""
+    return "one seed" if math.isnan(measured.low) else f"{number(measured.low)}–{number(measured.high)}"
+
+
+def _text(text: str, style: str = "") -> Text:
+    """Never as markup: a name may hold brackets, or codes that would move the cursor."""
+    return Text(printable(text), style)

@@ -1,0 +1,262 @@
+"""Scales, ticks and coordinates worked out by hand, and colours that hold up without full colour vision."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from importlib.resources import files
+from itertools import combinations, pairwise
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.report.sample import frontier, leaks, roc_of
+
+from coterie.audit.result import Chart, Measured, Series
+from coterie.report import charts
+from coterie.report.looks import COLOURS, SHAPES, shape, slots_in, slots_of
+from coterie.report.scales import Scale, domain, tick_labels, ticks
+from coterie.report.terminal import HEAT
+from coterie.report.values import HEAT_LEVELS, heat_level, number, power, seconds, size
+
+STYLE = files("coterie.report").joinpath("report.css").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0, 40, [0, 10, 20, 30, 40]),
+        (0.03, 0.47, [0.1, 0.2, 0.3, 0.4]),
+        (-1, 1, [-1, -0.5, 0, 0.5, 1]),
+        (990, 1010, [990, 995, 1000, 1005, 1010]),
+    ],
+)
+def test_ticks_are_round_values_within_the_domain(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == expected
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
+def test_ticks_are_few_ordered_and_inside(low: float, span: float) -> None:
+    high = low + span
+    found = ticks(low, high)
+    assert found == sorted(set(found))
+    assert len(found) <= 7
+    slack = 1e-6 * span
+    assert all(low - slack <= value <= high + slack for value in found)
+
+
+def test_tick_labels_share_their_decimals() -> None:
+    assert tick_labels([-0.5, 0.0, 0.5]) == ["−0.5", "0.0", "0.5"]
+    assert tick_labels([0, 10, 20]) == ["0", "10", "20"]
+    assert tick_labels([0.95, 1.0, 1.05]) == ["0.95", "1.00", "1.05"]
+    assert tick_labels([0, 200_000, 400_000]) == ["0", "2e+05", "4e+05"]
+
+
+def test_domains_reach_the_next_ticks_and_ignore_what_is_not_finite() -> None:
+    assert domain([0.03, 0.97, math.nan, math.inf]) == (0.0, 1.0)
+    assert domain([0, 10], rounded=False, air=0.1) == (-1.0, 11.0)
+    assert domain([]) == (0.0, 1.0)
+    assert domain([math.nan]) == (0.0, 1.0)
+    low, high = domain([5.0, 5.0])
+    assert low < 5 < high
+
+
+def test_a_scale_is_a_straight_line() -> None:
+    scale = Scale(0, 10, 100, 50)
+    assert [scale(0), scale(5), scale(10)] == [100, 75, 50]
+
+
+def test_a_line_goes_where_it_should() -> None:
+    chart = Chart("t", "", "round", "accuracy", [Series("a", [0, 5, 10], [0.0, 0.5, 1.0])])
+    # x: 56..424 over 0..10; y: 244..14 over 0..1
+    assert 'd="M56.0 244.0L240.0 129.0L424.0 14.0"' in charts.line(chart, {})
+
+
+def test_a_line_breaks_at_missing_values() -> None:
+    series = Series("a", [0, 1, 2, 3, 4], [0.0, 0.5, math.nan, 0.5, 1.0])
+    svg = charts.line(Chart("t", "", "x", "y", [series]), {})
+    assert paths(svg, "line") == ["M56.0 244.0L148.0 129.0", "M332.0 129.0L424.0 14.0"]
+    assert "nan" not in svg
+    assert svg.count("<title>") == 4
+
+
+def test_bands_follow_the_interval_up_and_back() -> None:
+    series = Series("a", [0, 1], [0.5, 0.5], low=[0.0, 0.0], high=[1.0, 1.0])
+    svg = charts.line(Chart("t", "", "x", "y", [series]), {})
+    assert paths(svg, "band") == ["M56.0 14.0L424.0 14.0L424.0 244.0L56.0 244.0Z"]
+
+
+def test_roc_corners() -> None:
+    leak = replace(leaks()[0], roc=([0, 0, 0.5, 1], [0, 0.5, 1, 1]))
+    svg = charts.roc("t", [leak], slots_of(["none"]))
+    # a plot of 368 by 320 from (56, 334)
+    assert paths(svg, "line") == ["M56.0 334.0L56.0 174.0L240.0 14.0L424.0 14.0"]
+    assert paths(svg, "reference") == ["M56.0 334.0L424.0 14.0"]
+
+
+def test_curves_are_thinned_without_losing_their_ends_or_corners() -> None:
+    assert charts.thinned(([0, 0.25, 0.5, 1], [0, 0.25, 0.5, 1])) == [(0, 0), (1, 1)]
+    assert charts.thinned(([0, 0, 1], [0, 1, 1])) == [(0, 0), (0, 1), (1, 1)]
+    assert not charts.thinned(([], []))
+    assert not charts.thinned(None)
+    many = charts.thinned(roc_of(0.8, points=5000))
+    assert len(many) == charts.MOST_STEPS
+    assert many[0] == (0, 0)
+    assert many[-1] == (1, 1)
+
+
+def test_rates_at_low_false_positives() -> None:
+    curve = ([0.0, 0.005, 0.02, 1.0], [0.0, 0.2, 0.4, 1.0])
+    assert charts.rate_at(curve, 0.01) == 0.2
+    assert charts.rate_at(curve, 0.02) == 0.4
+    assert math.isnan(charts.rate_at(([0.5], [1.0]), 0.01))
+
+
+def test_the_frontier_joins_what_is_not_dominated_and_marks_the_recommended() -> None:
+    found = frontier()
+    svg = charts.frontier(found, slots_of(["none"]))
+    assert len(paths(svg, "frontier")[0].split("L")) == sum(not point.dominated for point in found.points)
+    assert svg.count('class="ring"') == 1
+    assert svg.count("hollow") == sum(point.dominated for point in found.points)
+    assert "0.6 · recommended" in svg
+
+
+def test_a_setting_without_a_measurement_is_left_out() -> None:
+    found = frontier()
+    lost = replace(found.points[0], leakage=Measured(math.nan))
+    svg = charts.frontier(replace(found, points=[lost, *found.points[1:]]), {})
+    assert svg.count("<title>") == len(found.points) - 1
+    assert "nan" not in svg
+    ElementTree.fromstring(charts.frontier(replace(found, points=[]), {}))
+
+
+def test_every_mark_says_its_value() -> None:
+    chart = Chart("t", "", "first axis", "second axis", [Series("a", [1, 2], [0.25, math.nan])], kind="scatter")
+    titles = [title.text for title in ElementTree.fromstring(charts.scatter(chart, {})).iter("title")]
+    assert titles == ["a\nfirst axis: 1.000\nsecond axis: 0.250"]
+
+
+def test_defences_look_alike_in_all_figures() -> None:
+    slots = slots_of(["b", "none", "a", "b"])
+    assert slots == {"none": 0, "b": 1, "a": 2}
+    assert slots_in(["a", "none"], slots) == [2, 0]
+    assert slots_in(["a", "cluster 1"], slots) == [0, 1]
+
+
+def test_shapes_differ_and_stay_within_reach() -> None:
+    drawn = [shape(slot, 0, 0, 5) for slot in range(SHAPES)]
+    assert len(set(drawn)) == SHAPES
+    for path in drawn[1:]:
+        assert all(abs(float(value)) <= 7 for value in re.findall(r"-?\d+\.\d", path))
+
+
+@pytest.mark.parametrize(
+    ("leakage", "level"), [(0, 0), (0.14, 0), (0.15, 1), (0.5, 3), (0.99, 6), (1, 6), (math.nan, None)]
+)
+def test_heat_levels(leakage: float, level: int | None) -> None:
+    assert heat_level(leakage) == level
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [number(x) for x in (0.12345, -0.5, 12.345, 12345.6, 0.00012, 0.0)] == [
+        "0.123", "−0.500", "12.3", "12,346", "1.2e−04", "0.000"]  # fmt: skip
+    assert [number(math.nan), number(math.inf)] == ["not measured", "∞"]
+    assert [seconds(x).replace("\u00a0", " ") for x in (0.42, 1.31, 200)] == ["420 ms", "1.3 s", "3 min 20 s"]
+    assert [size(x).replace("\u00a0", " ") for x in (12, 31_400, 4.1e8, 2e13)] == [
+        "12 B",
+        "31.4 kB",
+        "410 MB",
+        "20.0 TB",
+    ]
+    assert [power(x) for x in (1e-5, 2e-6, 0.0)] == ["10⁻⁵", "2·10⁻⁶", "0"]
+
+
+# Colours, as the style sheet gives them for both themes.
+
+
+def colours(prefix: str, count: int, theme: int) -> list[tuple[float, float, float]]:
+    found = []
+    for index in range(count):
+        pair = re.search(rf"--{prefix}{index}: light-dark\((#\w{{6}}), (#\w{{6}})\)", STYLE)
+        assert pair is not None
+        found.append(linear(pair.group(1 + theme)))
+    return found
+
+
+def paper(theme: int) -> tuple[float, float, float]:
+    pair = re.search(r"--paper: light-dark\((#\w{6}), (#\w{6})\)", STYLE)
+    assert pair is not None
+    return linear(pair.group(1 + theme))
+
+
+def linear(colour: str) -> tuple[float, float, float]:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return red, green, blue
+
+
+def luminance(colour: tuple[float, float, float]) -> float:
+    return 0.2126 * colour[0] + 0.7152 * colour[1] + 0.0722 * colour[2]
+
+
+def contrast(one: tuple[float, float, float], other: tuple[float, float, float]) -> float:
+    low, high = sorted([luminance(one), luminance(other)])
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_in_heat_cells_is_readable(theme: int) -> None:
+    for ground, ink in zip(colours("h", HEAT_LEVELS, theme), colours("i", HEAT_LEVELS, theme)):
+        assert contrast(ground, ink) >= 4.5
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_heat_grows_in_one_direction_so_that_grey_tells_it_too(theme: int) -> None:
+    steps = [luminance(colour) for colour in colours("h", HEAT_LEVELS, theme)]
+    assert steps == sorted(steps, reverse=theme == 0)
+    assert all(contrast((a,) * 3, (b,) * 3) > 1.1 for a, b in pairwise(steps))
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_series_stand_out_from_the_paper(theme: int) -> None:
+    assert all(contrast(colour, paper(theme)) >= 3 for colour in colours("c", COLOURS, theme))
+
+
+# Viénot, Brettel and Mollon 1999: what is left of a colour without the long or the middle cones, in linear RGB.
+WITHOUT = {
+    "protanopia": [[0.11238, 0.88762, 0.0], [0.11238, 0.88762, 0.0], [0.00401, -0.00401, 1.0]],
+    "deuteranopia": [[0.29275, 0.70725, 0.0], [0.29275, 0.70725, 0.0], [-0.02234, 0.02234, 1.0]],
+}
+
+
+def lab(colour: tuple[float, ...]) -> tuple[float, float, float]:
+    rows = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    white = (0.9505, 1.0, 1.089)
+    parts = [sum(a * max(0.0, b) for a, b in zip(row, colour)) / w for row, w in zip(rows, white)]
+    x, y, z = (p ** (1 / 3) if p > 0.008856 else 7.787 * p + 16 / 116 for p in parts)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+@pytest.mark.parametrize("kind", WITHOUT)
+def test_the_first_six_series_differ_without_red_or_green_cones(kind: str, theme: int) -> None:
+    seen = [
+        lab(tuple(sum(a * b for a, b in zip(row, colour)) for row in WITHOUT[kind]))
+        for colour in colours("c", 6, theme)
+    ]
+    assert min(math.dist(a, b) for a, b in combinations(seen, 2)) > 10
+
+
+def test_the_terminal_has_the_report_s_colours() -> None:
+    for level, style in enumerate(HEAT):
+        ink, _, ground = style.split()
+        assert f"--h{level}: light-dark({ground}" in STYLE
+        assert f"--i{level}: light-dark({ink}" in STYLE
+
+
+def paths(svg: str, kind: str) -> list[str]:
+    found = ElementTree.fromstring(svg).iter("path")
+    return [path.get("d", "") for path in found if kind in path.get("class", "").split()]

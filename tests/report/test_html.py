@@ -1,0 +1,262 @@
+"""The report as a file: complete, well formed, alone, harmless, and the same every time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.report.sample import BROKEN, DPSGD, reproduction, sample
+
+from coterie.audit.result import AuditResult, Chart, Frontier, Gallery, Leak, Measured, Series
+from coterie.errors import InvalidInput
+from coterie.report.html import render, render_reproductions
+from coterie.report.markup import VOID, element
+from coterie.report.values import capital
+
+EMPTY = AuditResult("nothing", {}, [], [])
+
+
+class Page(HTMLParser):
+    """Checks nesting, and collects tags, texts and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == [], f"left open: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"{tag} repeats an attribute"
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.texts)
+
+    def of(self, tag: str, **wanted: str) -> list[dict[str, str]]:
+        return [attrs for name, attrs in self.tags if name == tag and wanted.items() <= attrs.items()]
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return render(sample(), [reproduction()])
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_the_verdict_comes_first(page: Page) -> None:
+    sections = [attrs["id"] for attrs in page.of("section")]
+    assert sections[0] == "verdict"
+    assert page.text.index(sample().headline) < page.text.index("What leaks")
+    assert "gate failed" in page.text
+
+
+def test_every_link_of_the_navigation_leads_to_a_part(page: Page) -> None:
+    names = {attrs["id"] for _, attrs in page.tags if "id" in attrs}
+    links = [attrs["href"] for attrs in page.of("a")]
+    assert len(links) > 10
+    assert all(link.startswith("#") and link[1:] in names for link in links)
+
+
+def test_ids_are_unique(page: Page) -> None:
+    names = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(names) == len(set(names))
+
+
+def test_every_leak_is_there_as_a_cell_and_in_words(page: Page) -> None:
+    found = sample().leaks
+    cells = [attrs for _, attrs in page.tags if "cell" in attrs.get("class", "").split()]
+    assert len(cells) == len(found)
+    for leak in found:
+        assert leak.sentence in page.text
+        assert leak.knew in page.text
+        if not math.isnan(leak.score.value):
+            assert f"[{leak.score.low:.3f}, {leak.score.high:.3f}]" in page.text
+
+
+def test_controls_are_marked(page: Page) -> None:
+    controls = {(leak.family, leak.attack) for leak in sample().leaks if leak.control}
+    rows = [attrs for attrs in page.of("tr", **{"data-control": "yes"}) if "data-needs" in attrs]
+    assert len(rows) == len(controls)
+
+
+def test_every_claim_is_there_with_its_verdict_and_evidence(page: Page) -> None:
+    for one in sample().defended:
+        if one.claim is not None:
+            assert one.claim.trust in page.text
+            assert all(ground in page.text for ground in one.claim.evidence)
+    for word in ("holds", "not refuted", "violated", "nothing is claimed", "not audited", "ε ≥ 2.410", "δ = 10⁻⁵"):
+        assert word in page.text
+
+
+def test_figures_galleries_methods_and_the_rest_are_there(page: Page) -> None:
+    result = sample()
+    charts = [attrs for attrs in page.of("svg") if attrs.get("class") == "chart"]
+    curves = {(leak.family, leak.attack, leak.adversary, leak.control) for leak in result.leaks if leak.roc}
+    assert len(charts) == len(result.charts) + len(result.frontiers) + len(curves)
+    assert len(page.of("img")) == sum(len(pictures) for gallery in result.galleries for _, pictures in gallery.rows)
+    for method in result.methods:
+        assert {method.paper, method.question, method.threat, method.method} <= set(page.texts)
+    for why in [*result.left_out.values(), *result.reproduce.values(), *result.subject.values()]:
+        assert why in page.text
+    assert result.frontiers[0].recommendation in page.text
+    assert "does not hold" in page.text
+
+
+def test_it_asks_the_network_for_nothing(text: str, page: Page) -> None:
+    for _, attrs in page.tags:
+        for name in ("src", "href", "action", "poster", "data", "srcset"):
+            assert attrs.get(name, "#").startswith(("#", "data:")), attrs
+    assert not re.search(r"https?:|url\(|@import|fetch\(|XMLHttp|\bimport\(", text)
+    assert len(text.encode()) < 2_000_000
+
+
+def test_only_its_own_script_may_run(text: str, page: Page) -> None:
+    (policy,) = [attrs["content"] for attrs in page.of("meta") if attrs.get("http-equiv") == "Content-Security-Policy"]
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_people_who_do_not_see_it_can_read_it(page: Page) -> None:
+    assert page.of("html") == [{"lang": "en-GB"}]
+    assert all(attrs.get("aria-label") or attrs.get("aria-hidden") for attrs in page.of("svg"))
+    assert all(attrs.get("alt") for attrs in page.of("img"))
+    assert all(attrs.get("scope") in ("col", "row", "rowgroup") for attrs in page.of("th"))
+    assert len(page.of("table")) == len(page.of("caption"))
+    assert len(page.of("h1")) == 1
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert all(deeper - level <= 2 for level, deeper in pairwise(levels))
+
+
+def test_the_same_result_gives_the_same_bytes(text: str) -> None:
+    assert render(sample(), [reproduction()]) == text
+
+
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>\' " & \x00 \ud800 </style> javascript:alert(1)'
+
+
+def poisoned(value: object) -> object:
+    """The sample with every text hostile, except pictures, which must be pictures, and kinds of chart."""
+    if isinstance(value, str):
+        return value if value.startswith("iVBORw0KGgo") or value in ("line", "scatter") else f"{HOSTILE} {value}"
+    if isinstance(value, dict):
+        return {poisoned(key): poisoned(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(poisoned(item) for item in value)
+    if hasattr(value, "__dataclass_fields__"):
+        return replace(value, **{name: poisoned(getattr(value, name)) for name in value.__dataclass_fields__})  # type: ignore[type-var]
+    return value
+
+
+def test_no_text_can_become_markup(page: Page) -> None:
+    result, table = poisoned(sample()), poisoned(reproduction())
+    hostile = render(result, [table])  # type: ignore[arg-type, list-item]
+    found = Page(hostile)
+    assert len(found.of("script")) == 1
+    assert len(found.of("img")) == len(page.of("img"))
+    assert {tag for tag, _ in found.tags} <= {tag for tag, _ in page.tags}
+    assert not any(name.startswith("on") for _, attrs in found.tags for name in attrs)
+    assert hostile.encode("utf-8")
+
+
+@settings(max_examples=60)
+@given(st.text(), st.text())
+def test_any_text_survives_as_text(content: str, attribute: str) -> None:
+    found = Page(element("p", content, title=attribute))
+    assert [tag for tag, _ in found.tags] == ["p"]
+
+
+def test_missing_values_are_said_and_break_nothing() -> None:
+    lost = [replace(leak, score=Measured(math.nan), roc=None) for leak in sample().leaks]
+    costs = [
+        replace(one, utility=Measured(math.nan), seconds=math.nan, upload_bytes=math.inf, memory_bytes=math.nan)
+        for one in sample().defended
+    ]
+    gone = Chart("gone", "", "x", "y", [Series("a", [math.nan, 1], [1, math.nan])], reference=("chance", math.nan))
+    empty = [gone, Chart("empty", "", "x", "y", []), replace(gone, kind="scatter")]
+    points = Frontier("f", "a", "b", math.nan, [], "none meets the limits")
+    text = render(replace(sample(), leaks=lost, defended=costs, charts=empty, frontiers=[points]))
+    found = Page(text)
+    assert "not measured" in found.text
+    assert not re.search(r"\bnan\b", text, re.I)
+
+
+def test_one_seed_has_no_interval_and_no_verdict() -> None:
+    leak = replace(sample().leaks[0], score=Measured(0.9), seeds=1)
+    found = Page(render(replace(sample(), leaks=[leak])))
+    assert "one seed, no interval" in found.text
+    assert "one seed only" in found.text
+    assert "1 seed;" in found.text
+
+
+def test_an_empty_audit_still_says_so() -> None:
+    text = Page(render(EMPTY)).text
+    for sentence in ("No attack was run.", "no limits set", "Nothing is claimed.", "Nothing was recorded."):
+        assert sentence in text
+
+
+def test_a_gate_that_passes_says_so() -> None:
+    result = replace(sample(), checks=sample().checks[:2])
+    assert "gate passed" in Page(render(result)).text
+
+
+def test_claims_alike_are_said_once(page: Page) -> None:
+    rows = [attrs for attrs in page.of("tr", **{"data-defence": DPSGD}) if "\n" in attrs.get("data-family", "")]
+    assert len(rows) == 1
+    assert len(page.of("tr", **{"data-defence": BROKEN, "data-family": "membership inference"})) == 4
+
+
+def test_two_numbers_for_one_cell_are_both_shown() -> None:
+    leak = sample().leaks[0]
+    twice: list[Leak] = [leak, replace(leak, score=Measured(0.777, 0.7, 0.8))]
+    text = Page(render(replace(sample(), leaks=twice))).text
+    assert "0.947" in text
+    assert "0.777" in text
+
+
+def test_a_gallery_takes_pictures_only() -> None:
+    bad = Gallery("g", "", [("private", ["PHN2Zz4="])])
+    with pytest.raises(InvalidInput, match=r"picture of 'private'.*PNG"):
+        render(replace(sample(), galleries=[bad]))
+
+
+def test_reproductions_have_a_page_of_their_own() -> None:
+    found = Page(render_reproductions("Tables", [reproduction()], {"command": "coterie reproduce"}))
+    for words in ("IFCA beats FedAvg", "undecided", "−0.009", "coterie reproduce", "20 clients instead of 100."):
+        assert words in found.text
+    assert found.of("form") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("property inference", "Property inference"), ("t-SNE of updates", "t-SNE of updates"), ("cGAN", "cGAN"),
+     ("k-means cost", "k-means cost"), ("", "")],
+)  # fmt: skip
+def test_headings_begin_with_a_capital_unless_it_is_a_name(text: str, expected: str) -> None:
+    assert capital(text) == expected
