@@ -75,6 +75,7 @@ class PassiveProperty:
     imitation: Imitation
     threat: ThreatModel
     warmup: int = 0  # rounds that are not looked at
+    imagine_every: int = 1  # so many rounds; all are scored
     others: int = 6
     each: int = 3
     pairs: int = 8
@@ -95,6 +96,7 @@ class PassiveProperty:
             self.others,
             f"must be at least {high - 1}, for the largest cluster in sizes",
         )
+        require(self.imagine_every >= 1, "imagine_every", self.imagine_every, "must be at least 1")
         require(self.each >= 1, "each", self.each, "must be at least 1")
         require(self.pairs >= 1, "pairs", self.pairs, "must be at least 1")
         require(0 < self.mix[0] <= self.mix[1] <= 1, "mix", self.mix, "must be a range within (0, 1]")
@@ -110,14 +112,22 @@ class PassiveProperty:
         seen: list[list[Tensor]] = [[] for _ in ways]
         made: list[list[Tensor]] = [[] for _ in ways]
         for observed in aggregates(view, self.warmup):
-            streams = rng.child("round", observed.round, "slot", observed.slot)
-            imagined = self.imagine(observed, self.own_update(view, observed), known, streams)
             keys.append((observed.round, observed.slot))
             for number, way in enumerate(ways):
                 seen[number].append(way(stack([observed.update]), self.most_features))
+            if (observed.round - self.warmup) % self.imagine_every:
+                continue
+            streams = rng.child("round", observed.round, "slot", observed.slot)
+            imagined = self.imagine(observed, self.own_update(view, observed), known, streams)
+            for number, way in enumerate(ways):
                 made[number].append(way(imagined, self.most_features))
-        require(len(keys) > 0, "aggregates", 0, f"were seen after the {self.warmup} rounds of warm-up; run more rounds")
-        has = (torch.arange(2 * self.pairs) < self.pairs).repeat(len(keys))
+        require(
+            len(made[0]) > 0,
+            "aggregates",
+            len(keys),
+            f"were seen after {self.warmup} rounds of warm-up; run more rounds",
+        )
+        has = (torch.arange(2 * self.pairs) < self.pairs).repeat(len(made[0]))
         guesses = []
         for examples, questions in zip(made, seen):
             scores = self.learn_and_score(torch.cat(examples), has, torch.cat(questions), rng)

@@ -29,7 +29,8 @@ class Transport(Protocol):
 class Tamperer(Protocol):
     """An active adversary: it may change what the clients that it controls send."""
 
-    threat: ThreatModel
+    @property
+    def threat(self) -> ThreatModel: ...
 
     def tamper(self, envelope: Envelope, so_far: View, rng: Rng) -> Envelope: ...
 

@@ -1,0 +1,114 @@
+"""The active attack trains what it says, uploads the shared part, and scales it as told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.attacks.federations import LOCAL, MODEL, marked_examples, passive, run
+
+from coterie.attacks.property import Known, property_threat
+from coterie.attacks.property_active import ActiveProperty, fitted_head, head_names, hidden_values
+from coterie.attacks.updates import Imitation
+from coterie.data.auxiliary import Auxiliary
+from coterie.errors import InvalidInput
+from coterie.flow.rng import Rng
+from coterie.learn.models import Gru
+from coterie.learn.params import flatten
+from coterie.measure.judge import judge
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.ifca import Ifca
+
+
+def auxiliary() -> Auxiliary:
+    examples = marked_examples(400, seed=9)
+    return Auxiliary.by_property(examples, examples.tags["mark"] == 1)
+
+
+def active(**settings: Any) -> ActiveProperty:
+    return ActiveProperty(Imitation(MODEL, LOCAL), property_threat(), warmup=10, trees=40, data=auxiliary(), **settings)
+
+
+def test_the_step_is_equation_1_by_hand() -> None:
+    attack = active(alpha=0.7)
+    start = MODEL.init(0)
+    wide = dict(start)
+    wide["1.weight"] = torch.cat([start["1.weight"], torch.randn(2, 16, generator=torch.Generator().manual_seed(0))])
+    wide["1.bias"] = torch.cat([start["1.bias"], torch.zeros(2)])
+    examples = marked_examples(8)
+    has = examples.tags["mark"]
+    found = attack.gradient(wide, examples.x, examples.y, has)
+    tracked = {name: leaf.clone().requires_grad_() for name, leaf in wide.items()}
+    hidden = (examples.x @ tracked["0.weight"].T + tracked["0.bias"]).relu()
+    logits = hidden @ tracked["1.weight"].T + tracked["1.bias"]
+    chances = logits[:, :2].log_softmax(1), logits[:, 2:].log_softmax(1)
+    rows = torch.arange(8)
+    loss = -(0.7 * chances[0][rows, examples.y] + 0.3 * chances[1][rows, has]).mean()
+    for (name, leaf), grad in zip(found.items(), torch.autograd.grad(loss, list(tracked.values()))):
+        torch.testing.assert_close(leaf, grad, msg=name)
+
+
+def test_only_the_main_task_is_ordinary_training() -> None:
+    """With alpha = 1 the property's head gets no say, so the shared part moves down the main loss alone."""
+    attack = active(alpha=1.0)
+    start = MODEL.init(0)
+    trained = attack.train(start, Rng.seeded(0))
+    assert {name: leaf.shape for name, leaf in trained.items()} == {name: leaf.shape for name, leaf in start.items()}
+    known = Known.of(attack.data)
+    losses = [float(MODEL.losses(params, known.examples.x, known.examples.y).mean()) for params in (start, trained)]
+    assert losses[1] < losses[0]
+    assert not torch.equal(flatten(trained, 0), flatten(active(alpha=0.5).train(start, Rng.seeded(0)), 0))
+
+
+def test_the_head_learns_the_property_from_the_layer_below() -> None:
+    known = Known.of(auxiliary())
+    has = (torch.arange(len(known.examples)) < known.marked).long()
+    params = MODEL.init(0)
+    hidden = hidden_values(MODEL, params, "1.weight", "1.bias", known.examples.x)
+    by_hand = (known.examples.x @ params["0.weight"].T + params["0.bias"]).relu()
+    torch.testing.assert_close(hidden, by_hand)
+    weight, bias = fitted_head(hidden, has)
+    right = ((hidden @ weight.T + bias).argmax(1) == has).float().mean()
+    assert float(right) > 0.85 > float(1 - has.float().mean())
+
+
+@pytest.mark.parametrize("gamma", [1.0, 5.0])
+def test_the_upload_is_scaled_and_nobody_else_s_is_touched(gamma: float) -> None:
+    attack = active(gamma=gamma)
+    honest = run(FedAvg(rounds=2, local=LOCAL))
+    tampered = run(FedAvg(rounds=2, local=LOCAL), tamperers=[attack])
+    start = {name: leaf[0] for name, leaf in tampered.view.received(0).values.items()}
+    sent = tampered.view.sent(0)
+    root = Rng.seeded(0).child("server").child("adversary", attack.threat.name, "round", 0)
+    trained = attack.train(start, root.child("client", 0))
+    expected = flatten(start, 0) + gamma * (flatten(trained, 0) - flatten(start, 0))
+    torch.testing.assert_close(flatten(sent.values, leading=2)[0, 0], expected)
+    # The mean of three clients moved by a third of what the adversary changed.
+    changed = flatten(sent.values, 2)[0, 0] - flatten(honest.view.sent(0).values, 2)[0, 0]
+    moved = flatten(tampered.view.received(1).values)[0] - flatten(honest.view.received(1).values)[0]
+    weights = honest.federation.train.sizes.float()
+    torch.testing.assert_close(moved, changed * weights[0] / weights.sum(), atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 5.0])
+def test_it_finds_the_property_in_a_clustered_federation(gamma: float) -> None:
+    attack = active(gamma=gamma)
+    ran = run(Ifca(rounds=41, local=LOCAL, weighting="equal", clusters=2), tamperers=[attack])
+    guess = attack.infer(ran.view, ran.split.auxiliary(ran.federation), Rng.seeded(0))
+    assert judge(guess, ran.witness.property_truth(ran.federation)).score > 0.65
+
+
+def test_the_head_of_every_bundled_kind_of_model_is_found() -> None:
+    assert head_names(MODEL.init(0), 2) == ("1.weight", "1.bias")
+    assert head_names(Gru(classes=5, vocabulary=20).init(0), 5) == ("head.weight", "head.bias")
+    with pytest.raises(InvalidInput, match="second head"):
+        head_names(MODEL.init(0), 7)
+
+
+def test_bad_settings_name_themselves() -> None:
+    with pytest.raises(InvalidInput, match=r"alpha=1.5 must lie in \[0, 1\]"):
+        active(alpha=1.5)
+    with pytest.raises(InvalidInput, match="gamma=0"):
+        active(gamma=0)
+    assert passive().threat == active().threat

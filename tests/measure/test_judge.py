@@ -1,0 +1,95 @@
+"""Scores by hand, intervals that hold what they promise, and truths that are needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+from coterie.attacks.base import Attributions, Suspicions
+from coterie.errors import InvalidInput
+from coterie.measure.judge import Labels, YesNo, judge, operating_point, over_seeds, stratified_auc, t_interval, wilson
+
+
+def test_auc_by_hand() -> None:
+    guess = Suspicions({"a": 0.9, "b": 0.4, "c": 0.6, "d": 0.1})
+    truth = YesNo({"a": True, "b": True, "c": False, "d": False, "unasked": True})
+    finding = judge(guess, truth, "some attack", knew="a lot")
+    assert finding.score == 0.75  # of the four pairs, only (b, c) is the wrong way round
+    assert finding.observations == 4
+    assert "a lot" in str(finding)
+
+
+def test_pairs_across_strata_do_not_count() -> None:
+    """A score that only says which cluster it is scores 1 without strata and 0.5 with them."""
+    keys = [(round, slot) for round in range(20) for slot in (0, 1)]
+    answers: dict[Hashable, bool] = {(round, slot): slot == 1 and round % 2 == 0 for round, slot in keys}
+    guess = Suspicions({key: float(key[1]) for key in keys})
+    assert judge(guess, YesNo(answers)).score > 0.8
+    assert judge(guess, YesNo(answers, {key: key[1] for key in keys})).score == 0.5
+
+
+def test_an_auc_interval_covers_chance_as_often_as_it_says() -> None:
+    draws = np.random.default_rng(0)
+    answers = np.arange(60) % 3 == 0
+    covered = 0
+    for _ in range(400):
+        _, (low, high) = stratified_auc(draws.random(60), answers, [None] * 60)
+        covered += low <= 0.5 <= high
+    # Binomial(400, 0.95) is below 364 with probability under 1e-3; the interval may be wider than it need be.
+    assert covered >= 364
+
+
+def test_a_t_interval_agrees_with_scipy_and_one_value_has_none() -> None:
+    values = [0.7, 0.8, 0.85]
+    expected = ttest_1samp(values, 0).confidence_interval(0.95)
+    assert t_interval(values) == pytest.approx((expected.low, expected.high))
+    assert all(math.isnan(end) for end in t_interval([0.5]))
+
+
+def test_several_seeds_make_one_finding() -> None:
+    truth = YesNo({number: number % 2 == 0 for number in range(40)})
+    draws = np.random.default_rng(0)
+    single = [
+        judge(
+            Suspicions({key: value + answer for (key, answer), value in zip(truth.answers.items(), draws.random(40))}),
+            truth,
+        )
+        for _ in range(3)
+    ]
+    together = over_seeds(single)
+    assert together.repetitions == 3
+    assert together.score == pytest.approx(1.0)
+    assert together.verdict == "leaks"
+    assert over_seeds(single[:1]).interval == single[0].interval
+
+
+def test_the_operating_point_is_chosen_on_other_observations() -> None:
+    answers = np.arange(400) % 4 == 0
+    perfect = operating_point(answers * 1.0, answers)
+    assert perfect is not None
+    assert (perfect.accuracy, perfect.precision, perfect.recall, perfect.base_rate) == (1, 1, 1, 0.75)
+    blind = operating_point(np.random.default_rng(0).random(400), answers)
+    assert blind is not None
+    assert 0.1 < blind.precision < 0.4  # a blind accusation holds as often as there is something to accuse of
+    assert operating_point(np.zeros(3), np.array([True, False, False])) is None
+
+
+def test_labels_are_judged_by_accuracy_with_wilson_s_interval() -> None:
+    finding = judge(Attributions({1: 0, 2: 1, 3: 2}), Labels({1: 0, 2: 1, 3: 0}, choices=5))
+    assert finding.score == pytest.approx(2 / 3)
+    assert finding.chance == 0.2
+    assert finding.interval == pytest.approx(wilson(2, 3))
+    assert wilson(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
+
+
+def test_what_cannot_be_judged_raises() -> None:
+    with pytest.raises(InvalidInput, match="same rounds"):
+        judge(Suspicions({1: 0.5}), YesNo({2: True}))
+    with pytest.raises(TypeError, match="cannot be judged"):
+        judge("a hunch", YesNo({2: True}))
+    nothing = judge(Suspicions({1: 0.5, 2: 0.1}), YesNo({1: False, 2: False}))
+    assert math.isnan(nothing.score)
