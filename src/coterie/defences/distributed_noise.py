@@ -33,7 +33,7 @@ GRID = Grid()
 class DistributedNoise(NoisySums):
     """Each of ``clients`` adds its share of the noise. All must answer: the noise of one that dropped out is missing.
 
-    ``colluders`` clients may tell the server their shares; the others' then add up to the whole deviation by themselves.
+    ``colluders`` clients may tell the server their shares; those of the others then add up to the whole deviation.
     With ``masks`` the sums are opened by Bonawitz's protocol among all clients (``secure_sum``), whose work grows with
     the square of their number. Without, a stand-in behaves as that protocol does towards the server: it holds sealed
     messages, and nothing opens but the sum over all clients.
@@ -163,7 +163,6 @@ class SummedOnly(SealedBatch):
         raise NotPermitted(f"key={type(key).__name__} cannot open single clients: only the sum over all of them opens")
 
 
-@register
 @dataclass(frozen=True)
 class OnlySum(SealedSum):
     ids: frozenset[int]

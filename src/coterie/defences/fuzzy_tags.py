@@ -22,6 +22,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 
 import nacl.bindings as sodium
 import numpy as np
@@ -123,22 +124,32 @@ class IdentitySets(ABC):
 
 @dataclass(frozen=True)
 class SampledSets(IdentitySets):
-    """Independent coins in place of hashed group elements, for simulation and for any rate.
+    """Coins in place of hashed group elements, for simulation and for any rate.
 
     Under the random oracle each cluster's n bits are independent and uniform, so that a decoy matches with
-    probability 2^-n independently of the others. The sets are equal in
-    distribution to those of ``GroupSets``.
+    probability 2^-n independently of the others; given how many match, all choices of decoys are equally likely. The
+    sets are equal in distribution to those of ``GroupSets``, without its redrawing, which takes long where the
+    threshold is high and the rate low.
     """
 
     rule: TagRule
 
     def _draw(self, true: int, rng: Rng) -> Flags:
         coins = rng.numpy()
-        while True:
-            chosen = coins.random(self.rule.clusters) < self.rule.rate
-            chosen[true] = True
-            if chosen.sum() >= self.rule.least:
-                return chosen
+        sizes, chances = _sizes(self.rule)
+        size = sizes[min(int(np.searchsorted(chances, coins.random())), len(sizes) - 1)]
+        order = coins.permutation(self.rule.clusters)
+        chosen = np.zeros(self.rule.clusters, dtype=bool)
+        chosen[order[order != true][: size - 1]] = True
+        chosen[true] = True
+        return chosen
+
+
+@cache
+def _sizes(rule: TagRule) -> tuple[list[int], npt.NDArray[np.float64]]:
+    """The allowed sizes, and the probability of at most each."""
+    distribution = rule.size_distribution()
+    return list(distribution), np.cumsum(list(distribution.values()))
 
 
 def bits_of_rate(rate: float) -> int:

@@ -109,8 +109,8 @@ def deviations(noise: Mapping[str, float], turn: Turn, leaves: Params) -> dict[s
         name = f"{turn.kind}/{leaf}"
         if name not in noise:
             raise InvalidInput(
-                f"sum {name!r} has no noise planned and would leave without any; plan it with plan_noise(releases, ...), "
-                f"which has {sorted(noise)}"
+                f"sum {name!r} has no noise planned and would leave without any; give plan_noise all releases "
+                f"of the protocol. Planned: {sorted(noise)}"
             )
         found[leaf] = noise[name]
     return found
