@@ -1,6 +1,6 @@
 """Every protocol, each on a federation that brings its special cases about: one line a member.
 
-The federation of the trainers has clients of unequal size, one without data and one that joins in the third round.
+The federation has clients of unequal size, one without data and one that joins in the third round.
 """
 
 from __future__ import annotations
@@ -10,18 +10,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 from tests.ring import blobs
 
 from coterie.data.federation import Federation
+from coterie.flow.guarantee import Level
 from coterie.flow.protocol import Protocol
 from coterie.learn.dense import Dense
 from coterie.learn.model import Model
+from coterie.learn.nearest_centre import NearestCentre
 from coterie.learn.sgd import Local
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.feddp_kmeans import FedDPKMeans
 from coterie.protocols.fedem import FedEM
+from coterie.protocols.federated_lloyd import FederatedLloyd
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca
+from coterie.protocols.kfed import KFed
 from coterie.protocols.sattler import Sattler
 
 EMPTY, LATE = 2, 7  # the client without data, and the one that joins in round 2
@@ -37,6 +43,7 @@ class Member:
     protocol: Protocol[Any]
     federation: Callable[[], Federation] = uneven
     model: Model = SMALL
+    random: bool = True  # whether the seed matters
 
 
 STEPS = Local(steps=3, batch_size=4, lr=0.3)
@@ -45,7 +52,7 @@ POISSON = Local(steps=3, batch_size=4, lr=0.3, poisson=True)
 ONE = Local(steps=1, batch_size=8, lr=0.3)
 EAGER = {"agreement": 1.0, "progress": 0.0, "least": 1, "wait": 1, "most": 4}  # splits in a short run
 
-MEMBERS = {
+TRAINERS = {
     "fedavg": Member(FedAvg(rounds=4, local=STEPS)),
     "fedavg, equal weights, epochs": Member(FedAvg(rounds=3, local=EPOCHS, weighting="equal")),
     "fedavg, half take part, poisson": Member(FedAvg(rounds=4, local=POISSON, participation=0.5)),
@@ -61,4 +68,25 @@ MEMBERS = {
     "cosine k-means": Member(CosineKMeans(rounds=4, local=STEPS, clusters=2)),
 }
 
+CENTRES = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])
+SERVER_DATA = torch.cat([CENTRES, CENTRES - 1, CENTRES + 1])
+NEAREST = NearestCentre(3, 4)
+
+CLUSTERERS = {
+    "k-FED": Member(KFed(3), model=NEAREST),
+    "federated lloyd": Member(FederatedLloyd(3, centres=CENTRES, steps=4), model=NEAREST, random=False),
+    "federated lloyd, records": Member(
+        FederatedLloyd(3, Level.RECORD, centres=CENTRES, steps=3), model=NEAREST, random=False
+    ),
+    "federated lloyd, clients": Member(
+        FederatedLloyd(3, Level.CLIENT, centres=CENTRES, steps=3, bound=4.0), model=NEAREST, random=False
+    ),
+    "feddp k-means": Member(FedDPKMeans(3, server_data=SERVER_DATA), model=NEAREST),
+    "feddp k-means, records": Member(FedDPKMeans(3, Level.RECORD, server_data=SERVER_DATA, bound=3.0), model=NEAREST),
+    "feddp k-means, clients": Member(FedDPKMeans(3, Level.CLIENT, server_data=SERVER_DATA, steps=2), model=NEAREST),
+}
+
+MEMBERS = TRAINERS | CLUSTERERS
+
 every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS.keys())
+every_trainer = pytest.mark.parametrize("member", TRAINERS.values(), ids=TRAINERS.keys())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.laws.members import EMPTY, LATE, Member, every_member
+from tests.laws.members import EMPTY, LATE, Member, every_member, every_trainer
 from tests.ring import blobs, play
 
 from coterie.data.federation import Shards
@@ -37,7 +37,7 @@ def test_a_client_without_data_is_never_asked(member: Member) -> None:
 def test_a_client_is_not_asked_before_it_joins(member: Member) -> None:
     done = play(member.protocol, member.federation(), member.model)
     assert all(LATE not in ask.clients for ask in done.asks if ask.round < 2)
-    assert any(LATE in ask.clients for ask in done.asks)
+    assert done.state.round < 2 or any(LATE in ask.clients for ask in done.asks)
 
 
 @every_member
@@ -56,7 +56,7 @@ def test_nobody_in_the_first_round(member: Member) -> None:
         play(member.protocol, blobs([9, 9], joins=[1, 1]), member.model)
 
 
-@every_member
+@every_trainer
 def test_divergence_is_told(member: Member) -> None:
     """An absurd learning rate, with features that are large enough to overflow."""
     federation = member.federation()
@@ -66,7 +66,7 @@ def test_divergence_is_told(member: Member) -> None:
         play(replace(protocol, local=replace(protocol.local, lr=1e20)), federation, member.model)
 
 
-@every_member
+@every_trainer
 def test_no_rounds_is_the_start(member: Member) -> None:
     protocol: Any = replace(member.protocol, rounds=0)  # type: ignore[type-var]
     done = play(protocol, member.federation(), member.model)

@@ -99,3 +99,4 @@ class RunFacts:
     exposures: tuple[tuple[Pool, ...], ...]
     delta: float
     reveals: str = ""  # what a client's answers say about its raw data without passing its gradient guard
+    bounded: Level | None = None  # the unit whose share in every sum is scaled to norm 1 at most; None: nothing is

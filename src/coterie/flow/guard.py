@@ -97,6 +97,7 @@ class Sums:
     weights: Tensor  # (slots,) float64
     counts: Tensor  # (slots,) how many clients stand behind each
     sealed: Mapping[str, SealedSum] = field(default_factory=dict)
+    noise: Mapping[str, float] = field(default_factory=dict)  # the deviation of what a defence added; absent: none
 
     @staticmethod
     def of(part: Contributions) -> Sums:
