@@ -1,13 +1,18 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: audit test check bench clean
+.PHONY: audit test browser-test check bench clean
 
 audit: .venv/installed  ## the main job on embedded data
 	$(BIN)/coterie train
 
 test: .venv/installed  ## all tests
 	$(BIN)/pytest -n 2
+
+browser-test: .venv/installed  ## the report in a real browser: Debian's chromium, installed if it is not there
+	command -v chromium && command -v chromedriver || (apt-get update && apt-get install -y chromium chromium-driver)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[browser]"
+	$(BIN)/pytest tests/browser
 
 check: .venv/installed  ## style and types
 	$(BIN)/ruff check .

@@ -104,8 +104,7 @@ def test_curves_are_thinned_without_losing_their_ends_or_corners() -> None:
     assert not charts.thinned(None)
     many = charts.thinned(roc_of(0.8, points=5000))
     assert len(many) == charts.MOST_STEPS
-    assert many[0] == (0, 0)
-    assert many[-1] == (1, 1)
+    assert (many[0], many[-1]) == ((0, 0), (1, 1))
 
 
 def test_rates_at_low_false_positives() -> None:

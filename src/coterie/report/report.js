@@ -147,7 +147,7 @@
     hide();
   };
   if (form) {
-    form.addEventListener("input", apply);
+    form.addEventListener("change", apply);
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("reset", () => setTimeout(apply));
     apply();
