@@ -116,7 +116,7 @@ class ModuleModel(Model):
             leaves = {name: leaf[client].detach() for name, leaf in params.items()}
             with seeded(batch.seeds[client]) if batch.seeds else nullcontext():
                 parts.append(per_client(module, leaves, batch, client, clip))
-        return stack(parts)
+        return stack(parts) if clients > 1 else {name: leaf.unsqueeze(0) for name, leaf in parts[0].items()}
 
     @staticmethod
     def _plain(module: nn.Module, leaves: Params, batch: Batch, client: int, clip: float | None) -> Params:

@@ -60,12 +60,12 @@ class _Sized(ModuleModel):
 class _PixelsFirst(nn.Sequential):
     """Convolutions with all channels of a pixel side by side in memory: 1.2 to 1.6 times faster on a CPU.
 
-    (The permutations set the strides even for one channel, for which ``channels_last`` leaves them as they are.)
-    Pooling before ReLU gives the same values and gradients as after it, on a quarter of the numbers.
+    (A clone has those strides even with one channel, where ``contiguous`` would leave them as they are.) Pooling before
+    ReLU gives the same values and gradients as after it, on a quarter of the numbers.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2))  # type: ignore[no-any-return, no-untyped-call]
+        return super().forward(x.clone(memory_format=torch.channels_last))  # type: ignore[no-any-return, no-untyped-call]
 
 
 @dataclass(frozen=True)

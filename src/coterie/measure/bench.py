@@ -1,0 +1,57 @@
+"""The benchmarks: each measures ours and a baseline in one run and gives ``Ratio`` rows.
+
+A new one is a function that takes ``Options`` and yields rows, and a line in ``BENCHMARKS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from coterie.errors import nearest, require
+from coterie.measure.ratio import Ratio
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may set."""
+
+    repeats: int = 5
+    seed: int = 0
+    flower_python: Path | None = None  # an interpreter that can import flwr[simulation] and torch
+    pfl_python: Path | None = None  # an interpreter that can import pfl and torch
+
+    def __post_init__(self) -> None:
+        require(self.repeats >= 1, "repeats", self.repeats, "must be at least 1")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    about: str
+    home: str  # module:function, imported when it is run
+
+    def run(self, options: Options) -> Iterable[Ratio]:
+        module, function = self.home.split(":")
+        bench: Callable[[Options], Iterable[Ratio]] = getattr(import_module(module), function)
+        return bench(options)
+
+
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "startup": Benchmark("help and import of the package", "coterie.measure.bench_startup:startup"),
+    "ifca": Benchmark("IFCA with 120 clients of the dense network", "coterie.measure.bench_ring:ifca"),
+    "modules": Benchmark("CNNs and a GRU, client by client", "coterie.measure.bench_ring:modules"),
+    "scaling": Benchmark("time and memory up to 10,000 clients", "coterie.measure.bench_scaling:scaling"),
+    "peers": Benchmark("Flower's simulation and pfl, if given", "coterie.measure.bench_peers:peers"),
+}
+
+
+def run_benchmarks(names: Sequence[str] = (), options: Options | None = None) -> Iterator[tuple[str, Ratio]]:
+    """The rows of the benchmarks with these names (none: of all) as they are measured, each with the name."""
+    chosen = list(names) or list(BENCHMARKS)
+    for name in chosen:
+        require(name in BENCHMARKS, "benchmark", name, nearest(name, BENCHMARKS))
+    for name in chosen:
+        for row in BENCHMARKS[name].run(options or Options()):
+            yield name, row

@@ -1,0 +1,237 @@
+"""Rounds of training beside a plain PyTorch loop over the clients, and beside bare matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coterie.data.federation import Examples, Federation, Shards
+from coterie.flow.drive import drive
+from coterie.flow.guard import ClientGuard, ServerGuard
+from coterie.flow.protocol import Protocol, Server
+from coterie.flow.rng import Rng
+from coterie.flow.simulate import Simulator, population
+from coterie.learn.model import Model, ModuleModel
+from coterie.learn.models import Cnn, FaceCnn, Gru, fcnn
+from coterie.learn.sgd import Local
+from coterie.measure.bench import Options
+from coterie.measure.ratio import Ratio, interleaved
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.ifca import Ifca
+
+WORKERS = 2
+Build = Callable[[], nn.Module]
+
+
+def random_federation(clients: int, each: int, examples: Tensor, rng: Rng, classes: int = 10) -> Federation:
+    """``each`` rows a client: speed does not depend on what is in them."""
+    y = torch.randint(classes, (len(examples),), generator=rng.child("labels").torch())
+    rows = torch.arange(clients * each)
+    none = Shards.of([rows[:0]] * clients)
+    whole = Examples(examples, y, classes, "random")
+    return Federation(whole, Shards.of(list(rows.split(each))), none, torch.zeros(clients, dtype=torch.int64))
+
+
+@dataclass
+class Rounds:
+    """Rounds of ours, one a call, with the simulator (and its workers) kept between them."""
+
+    protocol: Protocol[Any]
+    federation: Federation
+    model: Model
+    rng: Rng
+    processes: int | None = None
+
+    def __post_init__(self) -> None:
+        server_rng, client_rng = self.rng.child("server"), self.rng.child("clients")
+        self.server = Server(population(self.federation), self.model.init, ServerGuard(), server_rng)
+        self.simulator = Simulator(
+            self.protocol, self.federation, self.model, ClientGuard(), client_rng, processes=self.processes
+        )
+        self.state = self.protocol.start(self.server)
+
+    def __call__(self) -> Any:
+        return drive(self.protocol, self.state, self.server, self.simulator)
+
+    def close(self) -> None:
+        self.simulator.close()
+
+
+def ifca(options: Options, clients: int = 120, clusters: int = 5, each: int = 500) -> Iterator[Ratio]:
+    """MingledPie's setting: FCNN 784-200-10, 5 local steps of 50, the choice on 50 examples."""
+    rng = Rng.seeded(options.seed)
+    x = torch.rand(clients * each, 784, generator=rng.child("pictures").torch())
+    federation = random_federation(clients, each, x, rng)
+    local = Local(steps=5, batch_size=50, lr=0.01)
+    protocol = Ifca(rounds=1, local=local, clusters=clusters, candidates=0, choose_on=50)
+    contenders: dict[str, Callable[[], object]] = {
+        "ours": Rounds(protocol, federation, fcnn(), rng),
+        "loop": PlainLoop(federation, _plain_fcnn, local, clusters, choose_on=50),
+        "products": _products(clients, clusters, local, 50, rng),
+    }
+    best = {name: timing.best for name, timing in interleaved(contenders, options.repeats).items()}
+    yield Ratio(
+        f"IFCA, FCNN, {clients} clients, {clusters} clusters: a round",
+        best["ours"],
+        "s",
+        best["loop"],
+        2.3,
+        setup=f"a loop over the clients in one process: nn.Module, autograd, SGD; {threads()}",
+    )
+    yield Ratio(
+        "the same round, beside its matrix products alone",
+        best["ours"],
+        "s",
+        best["products"],
+        0.5,
+        setup=f"the products of all clients' layers, batched, and nothing else; {threads()}",
+    )
+
+
+@dataclass(frozen=True)
+class ModuleCase:
+    """A model whose clients are computed one by one, and the same as one would write it in plain PyTorch."""
+
+    name: str
+    model: ModuleModel
+    plain: Build
+    inputs: Callable[[int, torch.Generator], Tensor]  # so many examples
+    clients: int
+    local: Local
+
+
+def modules(options: Options) -> Iterator[Ratio]:
+    cases = [
+        ModuleCase("CNN", Cnn(), _plain_cnn, _pictures(1, 28), 40, Local(steps=5, batch_size=50)),
+        ModuleCase("CNN of 3 convolutions", FaceCnn(), _plain_face_cnn, _pictures(3, 48), 12, Local(batch_size=20)),
+        ModuleCase("GRU", Gru(), Gru().build, _words, 12, Local(batch_size=20)),
+    ]
+    for case in cases:
+        yield module_round(case, options)
+
+
+def module_round(case: ModuleCase, options: Options) -> Ratio:
+    rng, local, clients = Rng.seeded(options.seed), case.local, case.clients
+    each = local.steps * local.batch_size
+    federation = random_federation(clients, each, case.inputs(clients * each, rng.child("inputs").torch()), rng, 5)
+    with closing(Rounds(FedAvg(rounds=1, local=local), federation, case.model, rng, processes=WORKERS)) as ours:
+        loop = PlainLoop(federation, case.plain, local)
+        best = {key: timing.best for key, timing in interleaved({"ours": ours, "loop": loop}, options.repeats).items()}
+    return Ratio(
+        f"FedAvg, {case.name}, {clients} clients, {local.steps} steps of {local.batch_size}: a round",
+        best["ours"],
+        "s",
+        best["loop"],
+        1.5,
+        setup=f"a loop over the clients in one process, {threads()}; ours in {WORKERS} processes of 1 thread",
+    )
+
+
+def _pictures(channels: int, side: int) -> Callable[[int, torch.Generator], Tensor]:
+    return lambda count, draws: torch.rand(count, channels, side, side, generator=draws)
+
+
+def _words(count: int, draws: torch.Generator) -> Tensor:
+    return torch.randint(1, Gru().vocabulary, (count, 50), generator=draws)
+
+
+def threads() -> str:
+    return f"torch's {torch.get_num_threads()} threads"
+
+
+def _plain_fcnn() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 10))
+
+
+def _plain_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    )  # fmt: skip
+
+
+def _plain_face_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(4608, 256), nn.ReLU(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+@dataclass
+class PlainLoop:
+    """A round as one would write it without us: client by client; more than one cluster makes it IFCA."""
+
+    federation: Federation
+    build: Build
+    local: Local
+    clusters: int = 1
+    choose_on: int = 0
+
+    def __post_init__(self) -> None:
+        self.models = [self.build() for _ in range(self.clusters)]
+        self.worker = self.build()
+
+    def __call__(self) -> list[dict[str, Tensor]]:
+        sums = [{name: torch.zeros_like(leaf) for name, leaf in m.state_dict().items()} for m in self.models]
+        counts = [0] * self.clusters
+        for client in range(self.federation.clients):
+            rows = self.federation.train[client]
+            x, y = self.federation.examples.x[rows], self.federation.examples.y[rows]
+            chosen = self._choose(x, y)
+            self.worker.load_state_dict(self.models[chosen].state_dict())
+            self._train(x, y)
+            for name, leaf in self.worker.state_dict().items():
+                sums[chosen][name] += leaf * len(rows)
+            counts[chosen] += len(rows)
+        return [{name: leaf / max(n, 1) for name, leaf in total.items()} for total, n in zip(sums, counts)]
+
+    def _choose(self, x: Tensor, y: Tensor) -> int:
+        if self.clusters == 1:
+            return 0
+        sample = torch.randperm(len(x))[: self.choose_on]
+        x, y = x[sample], y[sample]
+        with torch.no_grad():
+            losses = [cross_entropy(model(x), y).item() for model in self.models]
+        return losses.index(min(losses))
+
+    def _train(self, x: Tensor, y: Tensor) -> None:
+        optimizer = torch.optim.SGD(self.worker.parameters(), lr=self.local.lr)
+        order = torch.randperm(len(x))
+        for step in range(self.local.steps):
+            batch = order[step * self.local.batch_size : (step + 1) * self.local.batch_size]
+            optimizer.zero_grad()
+            cross_entropy(self.worker(x[batch]), y[batch]).backward()
+            optimizer.step()
+
+
+def _products(clients: int, clusters: int, local: Local, choose_on: int, rng: Rng) -> Callable[[], object]:
+    """The matrix products of an IFCA round of the FCNN, each once, on operands that lie ready."""
+    draws = rng.child("operands").torch()
+
+    def random(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=draws)
+
+    sample = random(clients * choose_on, 784)
+    x, hidden, delta = (random(clients, local.batch_size, width) for width in (784, 200, 10))
+    first, second = random(clients, 200, 784), random(clients, 10, 200)
+
+    def run() -> None:
+        for cluster in range(clusters):
+            (sample @ first[cluster].T) @ second[cluster].T
+        for _ in range(local.steps):
+            torch.bmm(x, first.transpose(1, 2))
+            torch.bmm(hidden, second.transpose(1, 2))
+            torch.bmm(delta.transpose(1, 2), hidden)
+            back = torch.bmm(delta, second)
+            torch.bmm(back.transpose(1, 2), x)
+
+    return run
