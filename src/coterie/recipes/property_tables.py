@@ -1,0 +1,182 @@
+"""How cells of paper 000's tables become jobs, and their results lines and claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coterie.measure.judge import t_interval
+from coterie.recipes.base import Claim, Line, Scale, Settings
+from coterie.recipes.property_runs import Plan, attacked
+from coterie.run.jobs import Job, Result
+
+PLACEBO, ABSENT, SIGNED, WITHIN = ", placebo", ", absent", ", signed features", ", within clusters"
+MAIN_TASK = ", main task"
+CHANCE = 0.5
+
+
+@dataclass(frozen=True)
+class Row:
+    """A cell of a published table and the run that stands for it; with ``controls``, also placebo and absent."""
+
+    label: str
+    published: float | None
+    plan: Plan
+    controls: bool = True
+
+    @property
+    def plans(self) -> dict[str, Plan]:
+        """By what is added to the label."""
+        found = {"": self.plan}
+        if self.controls:
+            found |= {
+                PLACEBO: replace(self.plan, control="placebo"),
+                ABSENT: replace(self.plan, control="absent"),
+            }
+        return found
+
+
+Rows = Callable[[Scale], Sequence[Row]]
+
+
+def jobs(rows: Rows, settings: Settings, pictures: bool = False) -> list[Job]:
+    data = str(settings.data.resolve()) if settings.data else None
+    plans = {plan.key: plan for row in chosen(rows, settings) for plan in row.plans.values()}
+    return [
+        Job(
+            f"{'data' if data else 'drawn'}/{key}-seed{seed}",
+            attacked,
+            {"plan": asdict(plan), "seed": seed, "scale": settings.scale.value, "data": data, "pictures": pictures},
+        )
+        for key, plan in plans.items()
+        for seed in settings.seeds
+    ]
+
+
+def chosen(rows: Rows, settings: Settings) -> list[Row]:
+    return [row for row in rows(settings.scale) if settings.wants(row.label)]
+
+
+def repetitions(results: Mapping[str, Result], plan: Plan) -> list[Result]:
+    """The results of all seeds of one plan."""
+    return [result for key, result in results.items() if key.rpartition("/")[2].rpartition("-seed")[0] == plan.key]
+
+
+def line(label: str, published: float | None, values: Iterable[float], note: str = "") -> Line:
+    found = [value for value in values if not math.isnan(value)]
+    if not found:
+        return Line(label, published, math.nan, note=note or "no round to tell apart")
+    return Line(label, published, float(np.mean(found)), *t_interval(found), note)
+
+
+def lines(rows: Rows, settings: Settings, results: Mapping[str, Result]) -> list[Line]:
+    """Each cell by the published features and by signed ones, with its controls; CFL also within clusters."""
+    table = []
+    for row in chosen(rows, settings):
+        for measure, features in (("auc", ""), ("signed_auc", SIGNED)):
+            for control, plan in row.plans.items():
+                runs = repetitions(results, plan)
+                published = row.published if not (control or features) else None
+                note = notes(runs, measure) if not control else ""
+                table.append(line(row.label + features + control, published, values(runs, measure), note))
+            if row.plan.method == "CFL":
+                runs = repetitions(results, row.plan)
+                table.append(line(row.label + features + WITHIN, None, values(runs, f"{measure}_within")))
+    return explained(table)
+
+
+def values(runs: Sequence[Result], name: str) -> list[float]:
+    return [run[name] for run in runs]
+
+
+def notes(runs: Sequence[Result], measure: str) -> str:
+    if not runs:
+        return ""
+    points = [run[f"{measure}_operating"] for run in runs if run[f"{measure}_operating"]]
+    parts = [runs[0]["task"], f"main task AUC {np.mean(values(runs, 'main_auc')):.3f}"]
+    if points:
+        right, base = (float(np.mean([point[name] for point in points])) for name in ("accuracy", "base_rate"))
+        holds = float(np.nanmean([point["precision"] for point in points]))
+        parts.append(
+            f"at its best threshold right {right:.0%} (commoner answer {base:.0%}), accusations hold {holds:.0%}"
+        )
+    if runs[0]["guarantee"]:
+        parts.append(runs[0]["guarantee"]["statement"])
+    return "; ".join(parts)
+
+
+def explained(table: Sequence[Line]) -> list[Line]:
+    """Say in each placebo's line how much of the score above chance it accounts for."""
+    by_label = {one.row: one for one in table}
+    told = []
+    for one in table:
+        real = by_label.get(one.row.removesuffix(PLACEBO))
+        if one.row.endswith(PLACEBO) and real is not None and real.ours > CHANCE:
+            share = max(0.0, (one.ours - CHANCE) / (real.ours - CHANCE))
+            one = replace(one, note=f"explains {share:.0%} of the score above chance")
+        told.append(one)
+    return told
+
+
+# -- what the lines say -----------------------------------------------------------------------------------------------
+
+
+def controls_at_chance(table: Sequence[Line]) -> list[Claim]:
+    controls = [one for one in table if one.row.endswith((PLACEBO, ABSENT))]
+    if not controls:
+        return []
+    off = [one for one in controls if not one.low <= CHANCE <= one.high]
+    evidence = "; ".join(map(shown, off)) or f"all {len(controls)} intervals hold 0.5"
+    return [Claim("the controls score 0.5 within their intervals", not off, evidence)]
+
+
+def found_beyond_placebo(table: Sequence[Line]) -> list[Claim]:
+    by_label = {one.row: one for one in table}
+    pairs = [(one, by_label[one.row + PLACEBO]) for one in table if one.row + PLACEBO in by_label]
+    if not pairs:
+        return []
+    apart = [(real, control) for real, control in pairs if real.low > control.high]
+    evidence = "; ".join(f"{shown(real)} against placebo {shown(control, '')}" for real, control in apart)
+    return [
+        Claim(
+            "the attack is above its placebo, with intervals apart, for at least one combination",
+            bool(apart),
+            evidence or "no pair of intervals is apart",
+        )
+    ]
+
+
+def above(table: Sequence[Line], claim: str, higher: str, lower: str) -> list[Claim]:
+    """Whether every row with ``higher`` in its label beats the same row with ``lower`` in its place."""
+    by_label = {one.row: one for one in table}
+    claims = []
+    for one in table:
+        other = by_label.get(one.row.replace(higher, lower))
+        if higher in one.row and other is not None and other is not one and not one.row.endswith((PLACEBO, ABSENT)):
+            holds = True if one.low > other.high else False if one.high < other.low else None
+            decided = {True: "holds", False: "is the other way round", None: "is not decided by these intervals"}[holds]
+            claims.append(Claim(f"{claim} ({one.row})", holds, f"{shown(one)} against {shown(other)}: {decided}"))
+    return claims
+
+
+def at_chance(table: Sequence[Line], claim: str, mark: str) -> list[Claim]:
+    skipped = (PLACEBO, ABSENT, WITHIN, MAIN_TASK)
+    return [
+        Claim(f"{claim} ({one.row})", one.low <= CHANCE <= one.high, shown(one))
+        for one in table
+        if mark in one.row and not one.row.endswith(skipped)
+    ]
+
+
+def shown(one: Line, label: str | None = None) -> str:
+    name = one.row if label is None else label
+    return f"{name} {one.ours:.3f} [{one.low:.3f}, {one.high:.3f}]".strip()
+
+
+def recipe_parts(rows: Rows, **more: Any) -> dict[str, Any]:
+    return {"jobs": partial(jobs, rows, **more), "lines": partial(lines, rows)}
