@@ -11,9 +11,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "coterie.cluster": ("FedDPKMeans", "FederatedLloyd", "KFed"),
     "coterie.data.federation": ("Examples", "Federation", "Schedule", "Shards"),
     "coterie.data.partition": ("ByTag", "Dirichlet", "Iid", "LabelSets", "PropertySplit", "Rotation"),
+    "coterie.defences.central_noise": ("CentralNoise",),
+    "coterie.defences.distributed_noise": ("DistributedNoise",),
+    "coterie.defences.local_noise": ("LocalNoise",),
     "coterie.errors": ("CoterieError", "InvalidInput", "NotPermitted"),
+    "coterie.flow.guarantee": ("Guarantee", "Level", "Trust"),
     "coterie.flow.guard": ("ClientGuard", "Defence", "ServerGuard"),
     "coterie.flow.protocol": ("Ask", "Protocol", "Server"),
     "coterie.flow.rng": ("Rng",),

@@ -12,6 +12,8 @@ from coterie.errors import require
 from coterie.flow.protocol import Ask, Replies, Server
 from coterie.protocols.clustering import Clusterer, Clusters
 
+STILL = 1e-6  # of the largest coordinate: below that, only rounding moves
+
 
 @dataclass(frozen=True, eq=False)
 class FederatedLloyd(Clusterer):
@@ -67,6 +69,6 @@ class FederatedLloyd(Clusterer):
         while state.round < first + self.steps:
             before = state.known["centres"]
             state = yield from self.move(f"lloyd {state.round - first + 1}", names, state, server)
-            if torch.equal(before, state.known["centres"]):
+            if torch.allclose(before, state.known["centres"], rtol=0, atol=STILL * float(before.abs().max())):
                 state = state.at(first + self.steps)
         return (yield from self.publish(state, server))

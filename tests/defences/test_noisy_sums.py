@@ -1,0 +1,208 @@
+"""Three places to add noise: the same epsilon, and three different things for a curious server to see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy.stats import chi2
+from tests.ring import blobs, play
+from torch import Tensor
+
+from coterie.defences.accounting import epsilon_of
+from coterie.defences.central_noise import CentralNoise
+from coterie.defences.distributed_noise import DistributedNoise, SummedOnly
+from coterie.defences.local_noise import LocalNoise
+from coterie.defences.masked_rounds import PairwiseMasks
+from coterie.defences.noisy_sums import CLIENT_SHARES, RECORD_SHARES, NoisySums, plan_noise
+from coterie.errors import InvalidInput, NotPermitted
+from coterie.flow.guarantee import Level, Trust
+from coterie.flow.guard import Turn
+from coterie.flow.rng import Rng
+from coterie.learn.dense import Dense
+from coterie.learn.nearest_centre import NearestCentre
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.federated_lloyd import FederatedLloyd
+from coterie.protocols.kfed import KFed
+from coterie.wire.messages import Contributions
+from coterie.wire.sealed import SEALED
+from coterie.wire.tape import Tape
+from coterie.wire.view import ThreatModel
+
+CENTRES = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])
+MODEL = NearestCentre(3, 4)
+LLOYD = FederatedLloyd(3, Level.RECORD, centres=CENTRES, steps=2, bound=3.0)
+SERVER = ThreatModel("curious server", server=True)
+DELTA = 1e-6
+CLIENTS = 6
+
+
+def noise(size: float = 2.0) -> dict[str, float]:
+    return dict.fromkeys(LLOYD.releases(), size)
+
+
+def defences(planned: Mapping[str, float]) -> list[NoisySums]:
+    return [CentralNoise(planned), LocalNoise(planned), DistributedNoise(planned, clients=CLIENTS)]
+
+
+def released(defence: NoisySums, value: Tensor, seed: int) -> tuple[Tensor, float]:
+    """The sum over clients that send this value each, and the noise that the server believes to be in it."""
+    turn = Turn(0, Rng.seeded(seed), "lloyd 1")
+    leaves = {"sums": value.expand(CLIENTS, 1, -1)}
+    sent = Contributions(torch.arange(CLIENTS), leaves, torch.ones(CLIENTS), torch.ones(CLIENTS, 1))
+    sums = defence.server.aggregate([defence.client.contribute(sent, turn)], turn)
+    return sums.values["sums"][0], sums.noise["sums"]
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("shares", [RECORD_SHARES, CLIENT_SHARES])
+def test_a_plan_costs_what_it_was_given(epsilon: float, shares: dict[str, float]) -> None:
+    planned = plan_noise(LLOYD.releases(), epsilon, DELTA, shares)
+    for defence in defences(planned):
+        spent = defence.guarantee(LLOYD.facts(blobs(), DELTA))
+        assert spent.epsilon <= epsilon
+        assert spent.epsilon == pytest.approx(epsilon, rel=1e-6)
+        assert spent.epsilon == epsilon_of(defence.events(LLOYD.facts(blobs(), DELTA)), DELTA)
+        assert (spent.level, spent.delta) == (Level.RECORD, DELTA)
+    ratio = shares["lloyd/sums"] / shares["lloyd/counts"]
+    assert planned["lloyd 1/counts"] / planned["lloyd 1/sums"] == pytest.approx(math.sqrt(ratio))
+    assert planned["lloyd 1/sums"] == planned["lloyd 2/sums"]
+
+
+def test_the_three_say_whom_they_trust() -> None:
+    facts = LLOYD.facts(blobs(), DELTA)
+    trusts = [defence.guarantee(facts).trust for defence in defences(noise())]
+    assert trusts == [Trust.TRUSTED_AGGREGATOR, Trust.LOCAL_NOISE, Trust.DISTRIBUTED_NOISE]
+
+
+def test_no_claim_without_a_bound_nor_without_noise_nor_for_what_goes_around_it() -> None:
+    for defence in defences(noise()):
+        unbounded = defence.guarantee(replace(LLOYD, level=None).facts(blobs(), DELTA))
+        assert not unbounded.proven
+        assert "not bounded" in unbounded.why_not
+        facts = replace(LLOYD.facts(blobs(), DELTA), reveals="its own centres")
+        assert "its own centres" in defence.guarantee(facts).why_not
+    for defence in defences(noise(0.0)):
+        assert not defence.guarantee(LLOYD.facts(blobs(), DELTA)).proven
+    assert not CentralNoise(noise()).guarantee(KFed(3).facts(blobs(), DELTA)).proven
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_noise_has_the_deviation_that_the_server_is_told(position: int) -> None:
+    """Variance by chi-square with 40,000 draws, mean by its normal law; false alarm 1e-6 each."""
+    defence, count = defences(noise(2.0))[position], 40_000
+    expected = 2.0 * (math.sqrt(CLIENTS) if position == 1 else 1.0)
+    sums, told = released(defence, torch.full((count,), 0.25), seed=1)
+    assert told == pytest.approx(expected)
+    errors = sums - 0.25 * CLIENTS
+    assert abs(float(errors.mean())) < 4.9 * expected / math.sqrt(count)
+    assert chi2.ppf(5e-7, count) < float(errors.square().sum()) / expected**2 < chi2.ppf(1 - 5e-7, count)
+
+
+def test_honest_clients_make_up_for_colluders() -> None:
+    """With 4 of 6 colluding, each of the two others adds half of the variance."""
+    defence = DistributedNoise(noise(2.0), clients=CLIENTS, colluders=4)
+    _, told = released(defence, torch.zeros(10), seed=0)
+    assert told == pytest.approx(2.0 * math.sqrt(3))
+    assert defence.guarantee(LLOYD.facts(blobs(), DELTA)).epsilon == epsilon_of(
+        defence.events(LLOYD.facts(blobs())), DELTA
+    )
+
+
+@pytest.mark.parametrize("position", range(2))
+def test_no_noise_changes_nothing(position: int) -> None:
+    defence = defences(noise(0.0))[position]
+    bare = play(LLOYD, blobs(), MODEL)
+    assert play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server).bytes == bare.bytes
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_noise_is_new_in_every_round_and_for_every_seed(position: int) -> None:
+    defence = defences(noise())[position]
+    done = [
+        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server, seed=seed) for seed in (0, 0, 1)
+    ]
+    assert done[0].bytes == done[1].bytes
+    assert done[0].bytes != done[2].bytes
+    errors = [released(defence, torch.zeros(5), seed)[0] for seed in (0, 1)]
+    assert not torch.equal(*errors)
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_a_sum_without_planned_noise_is_refused(position: int) -> None:
+    defence = defences({"lloyd 1/sums": 1.0})[position]
+    with pytest.raises(InvalidInput, match=r"sum 'lloyd 1/counts' has no noise planned"):
+        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server)
+    with pytest.raises(InvalidInput, match=r"has no noise planned"):
+        play(FedAvg(rounds=1), blobs(), Dense((4, 3)), client=defence.client, server_guard=defence.server)
+
+
+def test_what_a_curious_server_sees() -> None:
+    exact = Tape([SERVER])
+    play(LLOYD, blobs(), MODEL, tape=exact)
+    truth = exact.view(SERVER).sent(0, "lloyd 1")
+    seen = []
+    for defence in defences(noise()):
+        tape = Tape([SERVER])
+        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server, tape=tape)
+        seen.append(tape.view(SERVER).sent(0, "lloyd 1"))
+    central, local, distributed = seen
+    assert torch.equal(central.values["sums"], truth.values["sums"])  # the exact ones, before any noise
+    assert float((local.values["sums"] - truth.values["sums"]).abs().min()) > 0
+    assert distributed.values == {}
+    batch = distributed.sealed[SEALED]
+    assert isinstance(batch, SummedOnly)
+    with pytest.raises(NotPermitted, match="only the sum over all of them opens"):
+        batch.open(None)
+    for some in ([0], [0, 1, 2, 3, 4]):
+        with pytest.raises(NotPermitted, match=f"sum over {len(some)} clients does not open"):
+            batch.pick(some).add(torch.ones(len(some), 1)).open()
+    assert batch.add(torch.ones(CLIENTS, 1)).open().shape == (1, 3 * 4 + 3)
+
+
+def test_masks_give_the_bits_of_the_stand_in() -> None:
+    results = []
+    for masks in (None, PairwiseMasks()):
+        defence = DistributedNoise(noise(), clients=CLIENTS, masks=masks)
+        done = play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server)
+        results.append(done.bytes)
+    assert results[0] == results[1]
+
+
+def test_chunks_of_clients_give_the_same_noisy_sums() -> None:
+    """Whole numbers of the grid's steps add up in any order."""
+    defence = DistributedNoise(noise(), clients=CLIENTS)
+    runs = [
+        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server, chunk_bytes=size)
+        for size in (1 << 30, 1)
+    ]
+    first, second = (run.state.released["lloyd 1/sums"] for run in runs)
+    torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
+
+
+def test_a_client_that_drops_out_takes_noise_with_it() -> None:
+    defence = DistributedNoise(noise(), clients=CLIENTS + 1)
+    with pytest.raises(InvalidInput, match=r"sealed answers in round 0=6 must be 7, or noise is missing"):
+        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server)
+
+
+BAD = [
+    (lambda: CentralNoise({"lloyd 1/sums": -1.0}), r"noise\['lloyd 1/sums'\]=-1.0 must be"),
+    (lambda: LocalNoise({"lloyd 1/sums": math.inf}), "must be a finite number"),
+    (lambda: DistributedNoise({}, clients=0), "clients=0 must be at least 1"),
+    (lambda: DistributedNoise({}, clients=3, colluders=3), "colluders=3 must be .* fewer than the 3 clients"),
+    (lambda: plan_noise((), 1.0, DELTA, RECORD_SHARES), r"releases=\(\) must be at least one"),
+    (lambda: plan_noise(("x/y",), 1.0, DELTA, RECORD_SHARES), "shares have no part for 'x/y'"),
+    (lambda: plan_noise(("outer/outer",), 1.0, DELTA, {"outer/outer": 0.0}), "must be positive; leave a release out"),
+    (lambda: plan_noise(("outer/outer",), 1.0, DELTA, {"outer/outer": 1.0, "lloid/sums": 1.0}), "did you mean"),
+    (lambda: plan_noise(("outer/outer",), 0.0, DELTA, RECORD_SHARES), r"epsilon=0.0 must be positive; to switch"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD, ids=[message[:30] for _, message in BAD])
+def test_settings_are_checked(make: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()  # type: ignore[operator]
