@@ -66,6 +66,16 @@ def test_partial_sums_add_up() -> None:
     torch.testing.assert_close(whole.weights, pieces.weights)
 
 
+def test_adding_up_leaves_what_was_sent_alone() -> None:
+    part = sent(4, 2, per_slot=True, dtype=torch.float64)
+    before = {name: leaf.clone() for name, leaf in part.values.items()}
+    first, second = Sums.over([part, part]), Sums.of(part) + Sums.of(part)
+    for name, leaf in part.values.items():
+        assert torch.equal(leaf, before[name])
+        torch.testing.assert_close(first.values[name], second.values[name])
+    assert first.counts.tolist() == second.counts.tolist()
+
+
 def test_many_chunks_do_not_drift() -> None:
     """A thousand equal models have themselves as their mean, to the last bit that float32 has."""
     one = Contributions(torch.tensor([0]), {"w": torch.full((1, 1, 1), 0.1)}, torch.tensor([3.0]), torch.ones(1, 1))

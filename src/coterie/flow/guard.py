@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any
 
 import torch
@@ -101,11 +100,26 @@ class Sums:
 
     @staticmethod
     def of(part: Contributions) -> Sums:
-        shares = part.membership * part.weights.unsqueeze(1)  # (clients, slots)
+        shares = _shares(part)
         values = {name: _sum_over_clients(leaf, shares).double() for name, leaf in part.values.items()}
         membership = part.membership.ne(0)
         sealed = {name: batch.add(membership) for name, batch in part.sealed.items()}
         return Sums(values, shares.sum(0, dtype=torch.float64), membership.sum(0), sealed)
+
+    @staticmethod
+    def over(parts: Iterable[Contributions]) -> Sums:
+        """The sums over several groups, added up in place and leaf by leaf: there may be no room for two such sums."""
+        groups = iter(parts)
+        total = Sums.of(next(groups))
+        for part in groups:
+            shares, membership = _shares(part), part.membership.ne(0)
+            for name, leaf in part.values.items():
+                total.values[name].add_(_sum_over_clients(leaf, shares))
+            total.weights.add_(shares.sum(0, dtype=torch.float64))
+            total.counts.add_(membership.sum(0))
+            sealed = {name: total.sealed[name] + batch.add(membership) for name, batch in part.sealed.items()}
+            total = replace(total, sealed=sealed)
+        return total
 
     def __add__(self, other: Sums) -> Sums:
         return Sums(
@@ -128,6 +142,11 @@ class Sums:
         return Published(values, self.counts)
 
 
+def _shares(part: Contributions) -> Tensor:
+    """(clients, slots): with what weight each client enters each slot's sum."""
+    return part.membership * part.weights.unsqueeze(1)
+
+
 def _sum_over_clients(leaf: Tensor, shares: Tensor) -> Tensor:
     """(slots, ...) from leaf (clients, slots | 1, ...) and shares (clients, slots)."""
     clients, slots = shares.shape
@@ -143,7 +162,7 @@ class ServerGuard:
 
     def aggregate(self, replies: Iterable[Contributions], turn: Turn) -> Sums:
         """Sums over all clients, chunk by chunk, so that a round need not fit in memory."""
-        return reduce(Sums.__add__, map(Sums.of, replies))
+        return Sums.over(replies)
 
     def publish(self, published: Published, turn: Turn) -> Published:
         """The last word on what leaves the server."""

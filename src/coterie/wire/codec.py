@@ -44,7 +44,7 @@ def _name(cls: type) -> None:
 
 
 def encode(value: Any) -> bytes:
-    blobs: list[bytes] = []
+    blobs: list[bytes | memoryview] = []
     header = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
     return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *blobs])
 
@@ -77,17 +77,17 @@ class _Reader:
         return self.view[self.at - count : self.at]
 
 
-def _pack(value: Any, blobs: list[bytes]) -> Any:
+def _pack(value: Any, blobs: list[bytes | memoryview]) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return {"f": value.hex()}  # JSON has no NaN, and repr would do but hex is exact by definition
     if isinstance(value, torch.Tensor):
         array = value.detach().contiguous().numpy()
-        blobs.append(array.tobytes())
+        blobs.append(_contents(array))
         return {"t": array.dtype.str, "s": list(array.shape)}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-        blobs.append(np.ascontiguousarray(value).tobytes())
+        blobs.append(_contents(np.ascontiguousarray(value)))
         return {"n": value.dtype.str, "s": list(value.shape)}
     if isinstance(value, bytes):
         blobs.append(value)
@@ -101,7 +101,12 @@ def _pack(value: Any, blobs: list[bytes]) -> Any:
     return _pack_object(value, blobs)
 
 
-def _pack_object(value: Any, blobs: list[bytes]) -> Any:
+def _contents(array: np.ndarray) -> memoryview:
+    """The array's own memory: it is copied once, into the whole message."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _pack_object(value: Any, blobs: list[bytes | memoryview]) -> Any:
     name = type(value).__name__
     if name not in _classes or _classes[name] is not type(value):
         raise InvalidInput(f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register")
