@@ -117,6 +117,16 @@ def test_the_theme_follows_the_system_and_the_button(page: Any) -> None:
     assert background(page) == dark  # what the reader chose stays
 
 
+def test_headings_that_links_lead_to_are_not_covered(page: Any) -> None:
+    for link in page.find_elements(By.CSS_SELECTOR, "nav a"):
+        link.click()
+        title = page.find_element(By.ID, link.get_attribute("href").split("#")[1] + "-title")
+        there = (
+            "const b = arguments[0].getBoundingClientRect(); return document.elementFromPoint(b.left + 5, b.top + 5)"
+        )
+        assert page.execute_script(there, title) == title
+
+
 def test_filter_by_kind_of_attack(page: Any) -> None:
     choose(page, "family", PROPERTY)
     expected = sum(leak.family == PROPERTY for leak in sample().leaks)

@@ -256,7 +256,7 @@ def test_reproductions_have_a_page_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("property inference", "Property inference"), ("t-SNE of updates", "t-SNE of updates"), ("cGAN", "cGAN"),
-     ("k-means cost", "k-means cost"), ("", "")],
+     ("passive, alone", "Passive, alone"), ("k-means cost", "k-means cost"), ("", "")],
 )  # fmt: skip
 def test_headings_begin_with_a_capital_unless_it_is_a_name(text: str, expected: str) -> None:
     assert capital(text) == expected

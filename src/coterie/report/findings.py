@@ -71,7 +71,7 @@ def _row(family: str, found: Sequence[Leak], defences: Sequence[str]) -> Html:
     label = element(
         "th",
         element("span", capital(one.attack), class_="attack"),
-        badge("control", "◇", "control") if one.control else None,
+        join([" ", badge("control", "◇", "control")]) if one.control else None,
         element("span", one.adversary, class_="by"),
         element("span", f"{one.measure}, chance {number(one.chance)}", class_="by"),
         scope="row",

@@ -66,7 +66,7 @@ def size(value: float) -> str:
 
 def capital(text: str) -> str:
     """For headings; names such as t-SNE, k-means or cGAN stay as they are."""
-    first = text.split(" ")[0]
+    first = text.split(" ")[0].rstrip(",:;")
     return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
 
 
