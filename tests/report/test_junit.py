@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from tests.report.sample import sample
 
 from coterie.audit.result import Check
-from coterie.report.junit import render
+from coterie.report.junit import junit_xml
 
 
 def test_one_case_for_each_limit_and_failures_with_their_reason() -> None:
     checks = sample().checks
-    suite = ElementTree.fromstring(render(checks).encode()).find("testsuite")
+    suite = ElementTree.fromstring(junit_xml(sample()).encode()).find("testsuite")
     assert suite is not None
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
     cases = suite.findall("testcase")
@@ -27,7 +28,7 @@ def test_one_case_for_each_limit_and_failures_with_their_reason() -> None:
 
 
 def test_no_limits_are_an_empty_suite() -> None:
-    root = ElementTree.fromstring(render([]).encode())
+    root = ElementTree.fromstring(junit_xml(replace(sample(), checks=[])).encode())
     assert root.get("tests") == "0"
     assert root.findall(".//testcase") == []
 
@@ -35,7 +36,9 @@ def test_no_limits_are_an_empty_suite() -> None:
 def test_hostile_texts_and_missing_values_stay_well_formed() -> None:
     reason = "</failure><script> & \" ' ]]> \x00 \x1b \ud800"
     check = Check("<max> = 1", math.nan, False, reason)
-    root = ElementTree.fromstring(render([check, Check("b", math.inf, True, "fine")]).encode())
+    root = ElementTree.fromstring(
+        junit_xml(replace(sample(), checks=[check, Check("b", math.inf, True, "fine")])).encode()
+    )
     failure = root.find(".//failure")
     assert failure is not None
     assert "</failure><script> & \" ' ]]>" in (failure.get("message") or "")
@@ -43,4 +46,4 @@ def test_hostile_texts_and_missing_values_stay_well_formed() -> None:
 
 
 def test_the_same_checks_give_the_same_bytes() -> None:
-    assert render(sample().checks) == render(sample().checks)
+    assert junit_xml(sample()) == junit_xml(sample())

@@ -11,14 +11,12 @@ from rich.console import Console
 from tests.report.sample import sample
 
 from coterie.audit.result import AuditResult, Check, Measured
-from coterie.report.terminal import HEAT, gate_table, leak_tables, print_verdict
+from coterie.report.terminal import HEAT, gate_table, leak_tables, show
 
 
 def printed(result: AuditResult, width: int = 160, colour: bool = False) -> str:
     out = io.StringIO()
-    print_verdict(
-        result, Console(file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None)
-    )
+    show(result, Console(file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None))
     return out.getvalue()
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from coterie.audit.result import Check
+from coterie.audit.result import AuditResult
 from coterie.report.markup import printable
 
 SUITE = "coterie gate"
 
 
-def render(checks: Sequence[Check], suite: str = SUITE) -> str:
+def junit_xml(result: AuditResult) -> str:
     """One test case for each limit; a broken limit is a failure with its reason."""
+    checks = result.checks
     failed = sum(not check.passed for check in checks)
     counts = {"tests": str(len(checks)), "failures": str(failed), "errors": "0", "skipped": "0"}
-    root = ElementTree.Element("testsuites", {"name": printable(suite), **counts})
-    group = ElementTree.SubElement(root, "testsuite", {"name": printable(suite), **counts})
+    root = ElementTree.Element("testsuites", {"name": SUITE, **counts})
+    group = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
     for check in checks:
-        named = {"classname": printable(suite), "name": printable(check.limit)}
+        named = {"classname": SUITE, "name": printable(check.limit)}
         case = ElementTree.SubElement(group, "testcase", named)
         reason = printable(check.reason)
         if not check.passed:

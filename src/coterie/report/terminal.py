@@ -41,8 +41,7 @@ HEAT = (
 OUTCOMES = {Outcome.HOLDS: ("✓", "blue"), Outcome.NOT_REFUTED: ("○", ""), Outcome.VIOLATED: ("✕", "bold red")}
 
 
-def print_verdict(result: AuditResult, console: Console | None = None) -> None:
-    console = console or Console()
+def show(result: AuditResult, console: Console) -> None:
     console.print(_text(result.title, "bold"))
     for table in leak_tables(result):
         console.print(table)
