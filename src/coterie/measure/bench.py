@@ -43,6 +43,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "ifca": Benchmark("IFCA with 120 clients of the dense network", "coterie.measure.bench_ring:ifca"),
     "modules": Benchmark("CNNs and a GRU, client by client", "coterie.measure.bench_ring:modules"),
     "scaling": Benchmark("time and memory up to 10,000 clients", "coterie.measure.bench_scaling:scaling"),
+    "property": Benchmark(
+        "clipped gradients, and property inference beside a round", "coterie.measure.bench_property:property_inference"
+    ),
     "peers": Benchmark("Flower's simulation and pfl, if given", "coterie.measure.bench_peers:peers"),
 }
 
