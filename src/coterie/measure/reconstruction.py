@@ -1,0 +1,57 @@
+"""How near a rebuilt vector is to the truth: the cosine of the two, over trials."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.attacks.reconstruction import Rebuilt
+from coterie.errors import require
+from coterie.learn.clipping import ClientClip
+from coterie.learn.kmeans_statistics import Unit, labels_of
+from coterie.learn.lloyd import Points
+from coterie.learn.params import Params
+from coterie.measure.judge import Finding, judge, t_interval
+
+
+@dataclass(frozen=True)
+class Originals:
+    """The right vectors."""
+
+    vectors: Mapping[Hashable, Tensor]
+
+
+def cosine(guess: Tensor, truth: Tensor) -> float:
+    """0 where either has no length."""
+    return float(torch.nn.functional.cosine_similarity(guess.double(), truth.double(), dim=0))
+
+
+def cosines(guess: Rebuilt, truth: Originals) -> list[float]:
+    keys = [key for key in guess.vectors if key in truth.vectors]
+    require(len(keys) > 0, "guess", "no question", "has an answer in the truth")
+    return [cosine(guess.vectors[key], truth.vectors[key] - guess.origins[key]) for key in keys]
+
+
+@judge.register
+def _rebuilt(guess: Rebuilt, truth: Originals, attack: str = "attack", knew: str = "") -> Finding:
+    return finding(cosines(guess, truth), attack, knew)
+
+
+def finding(found: Sequence[float], attack: str, knew: str = "") -> Finding:
+    """The mean cosine of several trials with Student's interval; a vector that says nothing scores 0."""
+    return Finding(attack, "cosine", sum(found) / len(found), t_interval(list(found)), 0.0, len(found), knew)
+
+
+def client_shift(points: Tensor, public: Params, unit: Unit) -> Tensor:
+    """How far a client's mean lies from what the centres of its points would make it, (features,).
+
+    At client level all clusters in which it has points count alike, as they do in what it sends.
+    """
+    labels = labels_of(Points.of([points]), public)
+    shifts = points - public["centres"][labels]
+    if unit is not ClientClip:
+        return shifts.mean(0)
+    return torch.stack([shifts[labels == label].mean(0) for label in labels.unique()]).mean(0)
