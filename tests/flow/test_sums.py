@@ -39,17 +39,18 @@ def test_sums(clients: int, slots: int, per_slot: bool) -> None:
     assert sums.counts.tolist() == [0] + [clients] * (slots - 1)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_mean_by_hand(dtype: torch.dtype) -> None:
-    """Two clients of weight 1 and 3 in slot 0, nobody in slot 1."""
+def test_the_mean_by_hand(dtype: torch.dtype, scale: float) -> None:
+    """Two clients of weight 1 and 3 (or a thousandth of it) in slot 0, nobody in slot 1."""
     part = Contributions(
         torch.tensor([0, 1]),
         {"w": torch.tensor([[[2.0]], [[6.0]]], dtype=dtype)},
-        torch.tensor([1.0, 3.0]),
+        scale * torch.tensor([1.0, 3.0]),
         torch.tensor([[1.0, 0.0], [1.0, 0.0]]),
     )
     mean = Sums.of(part).mean(Published({"w": torch.tensor([[9.0], [7.0]], dtype=dtype)}))
-    assert mean.values["w"].tolist() == [[5.0], [7.0]]
+    torch.testing.assert_close(mean.values["w"], torch.tensor([[5.0], [7.0]], dtype=dtype))
     assert mean.values["w"].dtype == dtype
     assert mean.sizes is not None
     assert mean.sizes.tolist() == [2, 0]
