@@ -392,6 +392,18 @@ def test_settings_that_cannot_be() -> None:
         run(Mingling(cluster_keys=keys, cipher=MockCipher()))
 
 
+def test_weights_too_large_to_be_sealed_are_refused_with_the_unit_to_take() -> None:
+    guard = Mingling(cipher=MockCipher()).client
+    one = torch.nn.functional.one_hot(torch.tensor([0, 1]), 2).float()
+    heavy = Contributions(torch.arange(2), {"w": torch.ones(2, 1, 3)}, torch.tensor([800.0, 3000.0]), one)
+    with pytest.raises(InvalidInput, match=r"largest weighted value=3000.*unit=3000.*weighting='equal'"):
+        guard.contribute(heavy, Turn(0, Rng.seeded(0)))
+    Mingling(cipher=MockCipher(), unit=3000).client.contribute(heavy, Turn(0, Rng.seeded(0)))
+    close(models(run(Mingling(cipher=MockCipher(), exact=True, unit=16))), models(run(Mingling(exact=True))), atol=1e-4)
+    with pytest.raises(InvalidInput, match="unit=0"):
+        Mingling(unit=0)
+
+
 def test_memberships_that_do_not_name_one_cluster_are_refused() -> None:
     guard = Mingling(cipher=MockCipher()).client
     soft = Contributions(torch.arange(2), {"w": torch.ones(2, 1, 3)}, torch.ones(2), torch.full((2, 2), 0.5))

@@ -70,6 +70,7 @@ class MinglingClient(ClientGuard):
     exact: bool
     rebuilding: Rebuilding
     relay: Relay = field(repr=False)
+    unit: float = 1.0
 
     def receive(self, published: Published, turn: Turn) -> Params:
         """Algorithm 2."""
@@ -103,7 +104,9 @@ class MinglingClient(ClientGuard):
         sets = self.decoys.sets(one_hot.shape[1])
         mingled = sets.membership(sent.ids, one_hot.int().argmax(1), turn.rng.child("mingling"))
         models = flatten(sent.values, leading=2)[:, 0]  # (clients, length)
-        vectors = torch.cat([models, one_hot.to(models.dtype)], 1).double().mul_(sent.weights.unsqueeze(1))
+        vectors = torch.cat([models, one_hot.to(models.dtype)], 1).double()
+        vectors.mul_((sent.weights.double() / self.unit).unsqueeze(1))
+        self._require_room(vectors, sent.weights)
         if isinstance(self.cipher, PairwiseMasks):
             cells = vectors.unsqueeze(1) * one_hot.unsqueeze(2) if self.exact else vectors.unsqueeze(1)
             return _wait(sent, cells, mingled, {"mingled": vectors.unsqueeze(1)})
@@ -111,6 +114,18 @@ class MinglingClient(ClientGuard):
         if self.exact:
             return _message(sent, mingled, self.cipher.seal_for_one(vectors, one_hot, self.key, ids, mingled))
         return _message(sent, mingled, self.cipher.seal(vectors, self.key, ids))
+
+    def _require_room(self, vectors: Tensor, weights: Tensor) -> None:
+        """The cipher would refuse as well, but it does not know about weights."""
+        if isinstance(self.cipher, Ckks | MockCipher):
+            largest = float(max(vectors.max(), -vectors.min()))
+            require(
+                largest <= self.cipher.largest or float(weights.max()) <= self.unit,
+                "largest weighted value",
+                largest,
+                f"must be at most {self.cipher.largest:.6g} to be sealed; give weights in a larger unit, "
+                f"Mingling(unit={float(weights.max()):g}), or weigh clients alike, Ifca(weighting='equal')",
+            )
 
     def together(self, answers: Iterator[Envelope], turn: Turn) -> Iterator[Envelope]:
         if turn.kind == TRAIN and not isinstance(self.cipher, PairwiseMasks):
@@ -245,6 +260,7 @@ class Mingling(Defence):
     cipher: Cipher | PairwiseMasks = field(default_factory=Ckks)
     cluster_keys: ClusterKeys | None = field(default=None, repr=False)
     rebuilding: Rebuilding = field(default_factory=Counted)
+    unit: float = 1.0  # in which weights are sealed; the most examples a client has, where there are many
     key: Any = field(default=None, repr=False)  # None: a fresh one
     relay: Relay = field(default_factory=Relay, repr=False, compare=False)
 
@@ -253,6 +269,7 @@ class Mingling(Defence):
             0 < self.rate < 1, "rate", self.rate, "must lie strictly between 0 and 1; to mingle nothing, leave it out"
         )
         require(self.threshold >= 1, "threshold", self.threshold, "must be at least 1")
+        require(self.unit > 0, "unit", self.unit, "must be positive")
         if self.key is None and isinstance(self.cipher, Cipher):
             fresh = MOCK_KEY if isinstance(self.cipher, MockCipher) else self.cipher.keygen()
             object.__setattr__(self, "key", fresh)
@@ -260,7 +277,7 @@ class Mingling(Defence):
     @property
     def client(self) -> MinglingClient:
         decoys = Decoys(self.rate, self.threshold, self.counting, self.cluster_keys)
-        return MinglingClient(decoys, self.cipher, self.key, self.exact, self.rebuilding, self.relay)
+        return MinglingClient(decoys, self.cipher, self.key, self.exact, self.rebuilding, self.relay, self.unit)
 
     @property
     def server(self) -> MinglingServer:

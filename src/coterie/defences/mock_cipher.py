@@ -41,6 +41,10 @@ class MockCipher(Cipher):
 
     like: Ckks = field(default_factory=Ckks)
 
+    @property
+    def largest(self) -> float:
+        return self.like.largest
+
     def keygen(self) -> MockKey:
         return MockKey()
 

@@ -134,7 +134,7 @@ def trained(
     if joining:
         federation = waves(federation, range(clients, clients + joining), newcomers, every=10)
     model, how = SETUPS[name].model(), local(name)
-    protocol: Any = Ifca(rounds=rounds, local=how, clusters=clusters, choose_on=50)
+    protocol: Any = Ifca(rounds=rounds, local=how, clusters=clusters, choose_on=50, weighting="equal")
     if method == "FedProx":
         protocol = FedProx(rounds=rounds, local=how)
     if method == "FedEM":
@@ -183,7 +183,7 @@ def profiled(name: str, method: str, clients: int, *, data: str | None, seed: in
     defence, model = mingling(method, 0.5, 2), SETUPS[name].model()
     colluding = colluding_server(0)
     tape = Tape([CURIOUS_SERVER, colluding])
-    protocol = Ifca(rounds=ATTACKED_ROUNDS, local=local(name), clusters=5, choose_on=50)
+    protocol = Ifca(rounds=ATTACKED_ROUNDS, local=local(name), clusters=5, choose_on=50, weighting="equal")
     outcome = train(protocol, federation, model, seed=seed, defence=defence, tape=tape, evaluate_every=1000)
     stands_for = _stands_for(outcome.scores.choices.argmax(1), federation.groups)
     truth = Labels({client: int(group) for client, group in enumerate(federation.groups)}, 5)
