@@ -121,7 +121,10 @@ def beside_round(
 ) -> Iterator[Ratio]:
     rounds = Rounds(protocol, federation, model, Rng.seeded(options.seed), processes=0)
     with closing(rounds.simulator):
-        contenders = {"round": rounds, "attack": lambda: [one_cluster() for _ in range(protocol.slots)]}
+        contenders: dict[str, Callable[[], object]] = {
+            "round": rounds,
+            "attack": lambda: [one_cluster() for _ in range(protocol.slots)],
+        }
         times = interleaved(contenders, options.repeats)
     size = "x".join(map(str, federation.examples.x.shape[2:]))
     yield Ratio(

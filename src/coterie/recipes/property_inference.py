@@ -20,13 +20,13 @@ from coterie.recipes.property_tables import (
     Row,
     above,
     at_chance,
+    by_plan,
     controls_at_chance,
     found_beyond_placebo,
     jobs,
     line,
     lines,
     recipe_parts,
-    repetitions,
     values,
 )
 from coterie.run.jobs import Result
@@ -148,9 +148,10 @@ def private_rows(scale: Scale) -> list[Row]:
 
 def private_lines(settings: Settings, results: Mapping[str, Result]) -> list[Line]:
     """Table 7, then Table 8: the main task's AUC of the same runs."""
+    found = by_plan(results)
     utility = []
     for row in private_rows(settings.scale):
-        runs = repetitions(results, row.plan)
+        runs = found[row.plan.key]
         if not settings.wants(row.label) or row.plan.gamma is not None or not runs:
             continue
         at = 2 * FACES.index(row.plan.task) + METHODS.index(row.plan.method)
@@ -182,9 +183,10 @@ def figure_rows(scale: Scale) -> list[Row]:
 
 def figure_lines(settings: Settings, results: Mapping[str, Result]) -> list[Line]:
     """The coordinates for Figures 2 and 3 are in the stored results; here is what can be said in numbers."""
+    found = by_plan(results)
     table = []
     for row in figure_rows(settings.scale):
-        runs = repetitions(results, row.plan)
+        runs = found[row.plan.key]
         if not settings.wants(row.label) or not runs:
             continue
         separated = [run["pictures"]["neighbour_auc"] for run in runs]
@@ -215,9 +217,10 @@ def beyond_rows(scale: Scale) -> list[Row]:
 
 
 def beyond_lines(settings: Settings, results: Mapping[str, Result]) -> list[Line]:
+    found = by_plan(results)
     table = []
     for row in beyond_rows(settings.scale):
-        runs = repetitions(results, row.plan)
+        runs = found[row.plan.key]
         if not settings.wants(row.label) or not runs:
             continue
         table.append(line(row.label, None, values(runs, "signed_auc")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -62,9 +63,12 @@ def chosen(rows: Rows, settings: Settings) -> list[Row]:
     return [row for row in rows(settings.scale) if settings.wants(row.label)]
 
 
-def repetitions(results: Mapping[str, Result], plan: Plan) -> list[Result]:
-    """The results of all seeds of one plan."""
-    return [result for key, result in results.items() if key.rpartition("/")[2].rpartition("-seed")[0] == plan.key]
+def by_plan(results: Mapping[str, Result]) -> defaultdict[str, list[Result]]:
+    """The results of all seeds, by the key of their plan."""
+    found = defaultdict(list)
+    for key, result in results.items():
+        found[key.rpartition("/")[2].rpartition("-seed")[0]].append(result)
+    return found
 
 
 def line(label: str, published: float | None, values: Iterable[float], note: str = "") -> Line:
@@ -76,16 +80,17 @@ def line(label: str, published: float | None, values: Iterable[float], note: str
 
 def lines(rows: Rows, settings: Settings, results: Mapping[str, Result]) -> list[Line]:
     """Each cell by the published features and by signed ones, with its controls; CFL also within clusters."""
+    found = by_plan(results)
     table = []
     for row in chosen(rows, settings):
         for measure, features in (("auc", ""), ("signed_auc", SIGNED)):
             for control, plan in row.plans.items():
-                runs = repetitions(results, plan)
+                runs = found[plan.key]
                 published = row.published if not (control or features) else None
                 note = notes(runs, measure) if not control else ""
                 table.append(line(row.label + features + control, published, values(runs, measure), note))
             if row.plan.method == "CFL":
-                runs = repetitions(results, row.plan)
+                runs = found[row.plan.key]
                 table.append(line(row.label + features + WITHIN, None, values(runs, f"{measure}_within")))
     return explained(table)
 

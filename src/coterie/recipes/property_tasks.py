@@ -47,6 +47,7 @@ class Detail:
     pixels: int | None  # a side; None: as published
     tokens: int = 100
     vocabulary: int = 10_000
+    drawn: int = 4000  # faces, where there are no photographs
 
 
 def task(letter: str, data: str | None, detail: Detail, rng: Rng) -> Task:
@@ -63,7 +64,7 @@ def faces(letter: str, data: str | None, detail: Detail, rng: Rng) -> Task:
         words = f"CelebA: {label} / {tag}"
     else:
         label, tag = {"A": ("smile", "sunglasses"), "B": ("hair", "sunglasses"), "C": ("male", "hat")}[letter]
-        found, words = Faces(count=4000, label=label).make(rng.child("faces")), f"drawn faces: {label} / {tag}"
+        found, words = Faces(count=detail.drawn, label=label).make(rng.child("faces")), f"drawn faces: {label} / {tag}"
     x = found.x
     if detail.pixels is not None:
         x = interpolate(x, size=(detail.pixels, detail.pixels), mode="area")
