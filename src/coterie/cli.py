@@ -63,6 +63,40 @@ def data(
     session.list_data(folder)
 
 
+Federation = Annotated[Path | None, typer.Argument(help="A TOML file; without one, embedded data are audited.")]
+Audits = Annotated[Path, typer.Option("--folder", help="Where audits are kept; one that was stopped goes on.")]
+AUDITS = RUNS / "audit"
+
+
+@app.command()
+def audit(
+    federation: Federation = None,
+    folder: Audits = AUDITS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")] = None,
+) -> None:
+    """Train a federation, attack it, and say whether it is safe to launch; exit code 1 if a limit is broken."""
+    from coterie.audit import session
+
+    raise typer.Exit(session.run_audit(federation, folder, with_frontier=False, as_json=as_json, junit=junit))
+
+
+@app.command()
+def frontier(federation: Federation = None, folder: Audits = AUDITS) -> None:
+    """Audit, and sweep a defence's strength: leakage against utility against cost, and what to choose."""
+    from coterie.audit import session
+
+    raise typer.Exit(session.run_audit(federation, folder, with_frontier=True, as_json=False, junit=None))
+
+
+@app.command()
+def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("federation.toml")) -> None:
+    """Write a commented example of a federation to audit."""
+    from coterie.audit import session
+
+    session.init(path)
+
+
 @app.command()
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="A paper's name; without one, all tables are listed.")] = None,

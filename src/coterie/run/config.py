@@ -49,21 +49,27 @@ class Config(BaseModel):
 
     # -- from words to objects -------------------------------------------------------------------
 
-    def examples(self) -> Examples:
+    def examples(self, seed: int | None = None) -> Examples:
+        """The data; generated ones by this seed, else by the configuration's."""
         from coterie.data.catalogue import find
         from coterie.flow.rng import Rng
 
         options = self.data.options
         folder = options.pop("folder", None)
         source = registry.build(find(self.data.kind), options, f"data {self.data.kind!r}")
-        return source.load(folder, rng=Rng.seeded(self.seed).child("data"))  # type: ignore[no-any-return]
+        rng = Rng.seeded(self.seed if seed is None else seed)
+        return source.load(folder, rng=rng.child("data"))  # type: ignore[no-any-return]
 
-    def federation(self) -> Federation:
+    def partitioned(self, examples: Examples, seed: int | None = None) -> Federation:
         from coterie.flow.rng import Rng
 
         target = registry.look_up(self.partition.kind, registry.PARTITIONS, "partition")
         split = registry.build(target, self.partition.options, f"partition {self.partition.kind!r}")
-        return split.split(self.examples(), Rng.seeded(self.seed).child("partition"))  # type: ignore[no-any-return]
+        rng = Rng.seeded(self.seed if seed is None else seed)
+        return split.split(examples, rng.child("partition"))  # type: ignore[no-any-return]
+
+    def federation(self) -> Federation:
+        return self.partitioned(self.examples())
 
     def built_model(self, examples: Examples) -> Model:
         return build_model(self.model, examples)
@@ -73,8 +79,7 @@ class Config(BaseModel):
         return registry.build(target, choice.options, f"trainer {choice.kind!r}")  # type: ignore[no-any-return]
 
     def built_defence(self) -> Defence:
-        target = registry.look_up(self.defence.kind, registry.DEFENCES, "defence")
-        return registry.build(target, self.defence.options, f"defence {self.defence.kind!r}")  # type: ignore[no-any-return]
+        return registry.build_defence(self.defence)
 
 
 def build_model(choice: Choice, examples: Examples) -> Model:

@@ -9,9 +9,13 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from coterie.flow.guard import Defence
+    from coterie.run.config import Choice
 
 TRAINERS = {
     "fedavg": "coterie.protocols.fedavg:FedAvg",
@@ -44,6 +48,10 @@ PARTITIONS = {
 
 DEFENCES = {
     "none": "coterie.flow.guard:Defence",
+    "dropout": "coterie.defences.regularise:Dropout",
+    "l2": "coterie.defences.regularise:L2",
+    "dpsgd": "coterie.defences.dpsgd:DpSgd",
+    "mingling": "coterie.run.builders:mingling",
 }
 
 
@@ -79,3 +87,8 @@ def build(target: Callable[..., Any], options: Mapping[str, Any], what: str) -> 
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"]) or "?"
         raise InvalidInput(f"{what} option {place}={problem.get('input')!r} is wrong: {problem['msg']}") from error
+
+
+def build_defence(choice: Choice) -> Defence:
+    target = look_up(choice.kind, DEFENCES, "defence")
+    return build(target, choice.options, f"defence {choice.kind!r}")  # type: ignore[no-any-return]

@@ -1,0 +1,100 @@
+"""Model acquisition by newcomers (paper 000, Appendix A): obtaining the models of clusters that are not one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
+from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.scene import DELTA, claimed, play
+from coterie.audit.subject import Subject
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.federation import Federation
+from coterie.flow.rng import Rng
+from coterie.measure.judge import ClusterCounts, judge
+from coterie.protocols.base import Trainer
+from coterie.protocols.sattler import Sattler
+from coterie.run import registry
+from coterie.run.config import Choice
+
+JOIN = 20  # the round in which the first newcomer joins; the others follow, two rounds apart
+
+
+class Acquisition(Family):
+    name = "model acquisition"
+    limit = "acquired_share"
+    paper = "Kim et al., RAID 2023, Appendix A"
+    question = "Can newcomers obtain the models of all clusters, where each client is given only its own?"
+    threat = "As many colluding newcomers as there are true clusters, which answer as they like."
+    method = (
+        "The server clusters by updates (Sattler et al.) and places newcomers by theirs. Each newcomer answers with "
+        "the opposite of its update where an earlier one has been; scored by the share of the clusters' models that "
+        "they obtain. The control's newcomers answer honestly."
+    )
+
+    def admits(self, subject: Subject) -> str:
+        trainer = subject.protocol(subject.trainers[0])
+        if not isinstance(trainer, Trainer):
+            return "needs a trainer of models"
+        return "" if subject.partition.kind == "label_sets" else "needs clients in groups (label_sets)"
+
+    def defences(self, subject: Subject) -> Sequence[Choice]:
+        return [Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0})]
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        rng = Rng.seeded(seed)
+        examples = subject.examples(seed)
+        whole = subject.partitioned(examples, seed)
+        newcomers = int(whole.groups.max()) + 1
+        federation = joined_late(whole, newcomers)
+        base = subject.protocol(subject.trainers[0])
+        assert isinstance(base, Trainer)
+        rounds = JOIN + 2 * newcomers + 2
+        trainer = Sattler(rounds=rounds, local=base.local, most=newcomers, progress=0.0, least=1)
+        guard = registry.build_defence(defence)
+        if defence.kind == "dpsgd":
+            trainer = replace(trainer, local=replace(trainer.local, poisson=True))
+        ids = frozenset(range(whole.clients - newcomers, whole.clients))
+        attack = ModelAcquisition(acquisition_threat(ids))
+        model = subject.built_model(examples)
+        scored = []
+        for tamperers, control in (([attack], False), ([], True)):
+            played = play(trainer, federation, model, guard, rng, [attack.threat], tamperers)
+            guess = attack.infer(played.view(attack.threat), Auxiliary(), rng)
+            finding = judge(guess, ClusterCounts(played.witness.slots))
+            slots = max(played.witness.slots.values())
+            name = "honest newcomers" if control else "antiparallel newcomers"
+            scored.append(
+                Scored(name, "colluding newcomers", "share", finding.score, 1 / slots, 1.0, finding.knew, control)
+            )
+        return Evidence(
+            scored=scored,
+            utility_measure="accuracy",
+            utility=played.scores.mean,
+            seconds=played.seconds,
+            upload_bytes=played.upload_bytes,
+            memory_bytes=played.memory_bytes,
+            claim=claimed(guard.guarantee(trainer.facts(federation, DELTA))),
+        )
+
+
+def joined_late(federation: Federation, newcomers: int) -> Federation:
+    """The last clients join one after the other, all of them with the first group's data."""
+    first = int((federation.groups == federation.groups[0]).nonzero()[0])
+    joins = torch.zeros(federation.clients, dtype=torch.int64)
+    order = list(range(federation.clients))
+    groups = federation.groups.clone()
+    for number in range(newcomers):
+        client = federation.clients - newcomers + number
+        joins[client] = JOIN + 2 * number
+        order[client] = first
+        groups[client] = groups[first]
+    return replace(
+        federation, train=federation.train.pick(order), test=federation.test.pick(order), groups=groups, joins=joins
+    )
+
+
+FAMILY = Acquisition()

@@ -1,0 +1,116 @@
+"""Property inference by a curious client (paper 000), with a placebo beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coterie.attacks.property import PassiveProperty, property_threat
+from coterie.attacks.updates import Imitation, directions
+from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.scene import DELTA, Played, claimed, play
+from coterie.audit.subject import Subject
+from coterie.data.federation import Examples, Federation
+from coterie.data.partition.property import Control, PropertySplit
+from coterie.defences.dpsgd import DpSgd
+from coterie.flow.guard import Defence
+from coterie.flow.rng import Rng
+from coterie.learn.model import Model
+from coterie.measure.judge import judge
+from coterie.protocols.base import Trainer
+from coterie.run import registry
+from coterie.run.config import Choice
+
+CLIENTS = 4  # the fewer, the more shows of each: the paper's tables start at 3
+WARMUP, SCORED = 60, 80
+KNEW = property_threat(PropertySplit.attacker).knows
+
+
+class PropertyInference(Family):
+    name = "property inference"
+    limit = "property_auc"
+    paper = "Kim et al., RAID 2023 (after Melis et al. 2019)"
+    question = "Does another client learn that a client used examples with a property that nobody trains for?"
+    threat = "A curious client, which sees the models that are published."
+    method = (
+        "From published models the adversary has each cluster's aggregate update; from its own data it makes updates "
+        "with and without the property, learns to tell them apart, and scores every (round, cluster). The victim uses "
+        f"property data in every other round; {CLIENTS} clients; labels are matched. The placebo is a random tag with "
+        "the property's size and label mix."
+    )
+
+    def admits(self, subject: Subject) -> str:
+        if subject.audit.property is None:
+            return "no property is named: set audit.property = { tag = ..., value = ... }"
+        if not isinstance(subject.protocol(subject.trainers[0]), Trainer):
+            return "needs a trainer of models"
+        return ""
+
+    def defences(self, subject: Subject) -> Sequence[Choice]:
+        return [
+            Choice.model_validate({"kind": "dropout", "rate": 0.2}),
+            Choice.model_validate({"kind": "l2", "penalty": 0.01}),
+            Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0}),
+        ]
+
+    def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
+        return [
+            (Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": sigma}), sigma)
+            for sigma in (0.1, 0.3, 1.0)
+        ]
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        examples = subject.examples(seed)
+        guard = registry.build_defence(defence)
+        real, played, trainer, federation = self.attacked(subject, examples, guard, Control.NONE, seed)
+        placebo, _, _, _ = self.attacked(subject, examples, guard, Control.PLACEBO, seed)
+        return Evidence(
+            scored=[real, placebo],
+            utility_measure="accuracy",
+            utility=played.scores.mean,
+            seconds=played.seconds,
+            upload_bytes=played.upload_bytes,
+            memory_bytes=played.memory_bytes,
+            claim=claimed(guard.guarantee(trainer.facts(federation, DELTA))),
+        )
+
+    def attacked(
+        self, subject: Subject, examples: Examples, guard: Defence, control: Control, seed: int
+    ) -> tuple[Scored, Played, Trainer[object], Federation]:
+        assert subject.audit.property is not None
+        rng = Rng.seeded(seed)
+        tag, value = subject.audit.property.tag, subject.audit.property.value
+        split = PropertySplit(CLIENTS, tag, value, every=2, warmup=WARMUP, control=control)
+        federation = split.split(examples, rng.child("partition"))
+        model = subject.built_model(examples)
+        trainer = self.trainer(subject, guard)
+        attack = self.attack(model, trainer, guard)
+        played = play(trainer, federation, model, guard, rng, [attack.threat])
+        guess = attack.infer(played.view(attack.threat), split.auxiliary(federation), rng.child("attack"))
+        truth = played.witness.property_truth(federation)
+        finding = judge(guess, truth)
+        keys = [key for key in guess.scores if key in truth.answers]
+        suspicions = [guess.scores[key] for key in keys], [bool(truth.answers[key]) for key in keys]
+        name = "passive inference" if control is Control.NONE else "passive inference of a placebo"
+        is_control = control is not Control.NONE
+        scored = Scored(name, "curious client", "AUC", finding.score, 0.5, 1.0, KNEW, is_control, suspicions)
+        return scored, played, trainer, federation
+
+    def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
+        """As configured, but for as many rounds as the attack needs, and with the sampling that DP-SGD needs."""
+        trainer = subject.protocol(subject.trainers[0])
+        assert isinstance(trainer, Trainer)
+        local = replace(trainer.local, poisson=isinstance(guard, DpSgd))
+        return replace(trainer, rounds=WARMUP + SCORED + 1, local=local)
+
+    def attack(self, model: Model, trainer: Trainer[object], guard: Defence) -> PassiveProperty:
+        """The adversary knows which defence is in use, as everybody who takes part does."""
+        clip, sigma = (guard.clip, guard.noise_multiplier) if isinstance(guard, DpSgd) else (None, 0.0)
+        model = model.with_dropout(guard.client.dropout) if guard.client.dropout else model
+        imitation = Imitation(model, replace(trainer.local, poisson=False), clip, sigma)
+        threat = property_threat(PropertySplit.attacker)
+        sizes = (2, CLIENTS)
+        return PassiveProperty(imitation, threat, WARMUP, imagine_every=2, sizes=sizes, features=directions)
+
+
+FAMILY = PropertyInference()
