@@ -63,7 +63,8 @@ def plan_noise(releases: Sequence[str], epsilon: float, delta: float, shares: Ma
             )
     known = {*plain.values(), *RECORD_SHARES}
     for name in shares:
-        require(name in known, "shares", name, nearest(name, known))
+        if name not in known:
+            raise InvalidInput(f"share {name!r} {nearest(name, known)}")
     times = list(plain.values())
     return split_gaussian(
         epsilon, delta, {release: shares[name] / times.count(name) for release, name in plain.items()}

@@ -39,6 +39,10 @@ class Points:
             f"must run from 0 to the number of points, {len(self.x)}, with at least one client",
         )
         require(bool((sizes >= 0).all()), "offsets", int(sizes.min()), "must not decrease")
+        if not math.isfinite(self.x.sum().item()):  # NaN and infinity survive a sum; so may large finite numbers
+            self._require_finite()
+
+    def _require_finite(self) -> None:
         for start, part in chunks(self.x, 0):
             if not bool(torch.isfinite(part).all()):
                 row = start + int((~torch.isfinite(part).all(1)).nonzero()[0])
@@ -169,12 +173,15 @@ def packed_outer_products(points: Points, clip: Clip, anchor: Tensor | None = No
     weight = torch.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
     packed = torch.empty(points.clients, upper.shape[1])
     bounds = points.offsets.tolist()
+    flat = upper[0] * points.features + upper[1]
+    total = torch.empty(points.features, points.features)
     for client in range(points.clients):
-        total = torch.zeros(points.features, points.features)
+        total.zero_()
         for _, part in chunks(points.x[bounds[client] : bounds[client + 1]], 2 * points.features):
             rows = _clipped(_about(part, anchor, None), clip)
             total.addmm_(rows.T, rows)
-        packed[client] = total[upper[0], upper[1]] * weight
+        torch.index_select(total.view(-1), 0, flat, out=packed[client])
+    packed *= weight
     spread = math.sqrt(upper.shape[1])
     return bounded(packed, clip, lambda bound: (bound**2, bound**2 * spread))
 
