@@ -57,6 +57,10 @@ def audit(
         for family in chosen
         for choice in plan[family.name]
     ]
+
+    def launched(family: Family, choice: Choice) -> bool:
+        return label(choice) == label(configured(family, subject))
+
     return AuditResult(
         title=f"Audit of {subject.name}",
         subject=_words(subject),
@@ -64,7 +68,7 @@ def audit(
         defended=[defended(family, choice, evidence) for family, choice, evidence in found],
         charts=[_chart(row) for family, choice, evidence in found for row in evidence[0].charts],
         galleries=[Gallery(**row) for family, choice, evidence in found for row in evidence[0].galleries],
-        checks=gate.checks(subject, found),
+        checks=gate.checks(subject, [(family, rows) for family, choice, rows in found if launched(family, choice)]),
         methods=[Method(family.name, family.paper, family.question, family.threat, family.method) for family in chosen],
         left_out=left_out,
         reproduce={
@@ -93,9 +97,14 @@ def admitted(subject: Subject) -> tuple[list[Family], dict[str, str]]:
 
 def settings(family: Family, subject: Subject) -> list[Choice]:
     """No defence first, then the one that is configured, then those to compare with."""
-    compare = subject.audit.compare or family.defences(subject)
-    rows = [Choice(kind="none"), subject.defence, *compare]
+    compare = [choice for choice in subject.audit.compare if family.accepts(choice)] or family.defences(subject)
+    rows = [Choice(kind="none"), configured(family, subject), *compare]
     return list({label(choice): choice for choice in rows}.values())
+
+
+def configured(family: Family, subject: Subject) -> Choice:
+    """The defence that is to be launched with, where it has a place in this family; else none."""
+    return subject.defence if family.accepts(subject.defence) else Choice(kind="none")
 
 
 def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int) -> Result:

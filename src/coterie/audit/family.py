@@ -80,6 +80,10 @@ class Family(ABC):
     def defences(self, subject: Subject) -> Sequence[Choice]:
         """What to compare; ``none`` comes first."""
 
+    def accepts(self, choice: Choice) -> bool:
+        """Whether a defence has a place here: noise on sums has none in training a network."""
+        return choice.kind != "noisy_sums"
+
     @abstractmethod
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence: ...
 

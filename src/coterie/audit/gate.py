@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coterie.audit.result import Check
-from coterie.audit.subject import Subject, label
+from coterie.audit.subject import Subject
 
 if TYPE_CHECKING:
     from coterie.audit.family import Evidence, Family
-    from coterie.run.config import Choice
 
 
 def known_limits(families: Sequence[Family]) -> list[str]:
     return [*(f"max_{family.limit}" for family in families), "max_epsilon", "min_accuracy"]
 
 
-def checks(subject: Subject, found: Sequence[tuple[Family, Choice, Sequence[Evidence]]]) -> list[Check]:
+def checks(subject: Subject, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> list[Check]:
     """Each limit against the federation as configured; a limit that nothing measured is broken, not met."""
-    own = [(family, evidence) for family, choice, evidence in found if label(choice) == label(subject.defence)]
     return [_check(name, limit, own) for name, limit in subject.limits.items()]
 
 

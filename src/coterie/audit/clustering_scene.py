@@ -1,0 +1,122 @@
+"""Federated k-means on the subject's points, as the attacks on it need it: one Lloyd step from public centres."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from coterie.audit.family import Family
+from coterie.audit.subject import Subject
+from coterie.cluster import run_clustering
+from coterie.data.auxiliary import reserve
+from coterie.data.federation import Examples, Federation, Shards
+from coterie.defences.central_noise import CentralNoise
+from coterie.defences.distributed_noise import DistributedNoise
+from coterie.defences.local_noise import LocalNoise
+from coterie.defences.noisy_sums import SHARES, NoisySums, plan_noise
+from coterie.errors import InvalidInput, nearest
+from coterie.flow.guarantee import Level
+from coterie.flow.guard import Defence
+from coterie.flow.rng import Rng
+from coterie.learn import lloyd
+from coterie.learn.kmeans import weighted_kmeans
+from coterie.measure.clustering import kmeans_cost
+from coterie.protocols.clustering import Clusters
+from coterie.protocols.federated_lloyd import FederatedLloyd
+from coterie.run.config import Choice
+from coterie.wire.tape import Tape
+
+KIND = "noisy_sums"
+PLACES = {"server": CentralNoise, "shared": DistributedNoise, "client": LocalNoise}
+PER_CLASS = 20  # public examples a class, from which the server has its centres and the clipping bound
+DELTA = 1e-6
+
+
+class ClusteringFamily(Family):
+    """A family that attacks federated k-means; its defences are noise, by who adds it."""
+
+    def admits(self, subject: Subject) -> str:
+        return "" if subject.data.kind not in ("yelp", "critics") else "needs points, and the data are texts"
+
+    def accepts(self, choice: Choice) -> bool:
+        return choice.kind in ("none", KIND)
+
+    def defences(self, subject: Subject) -> Sequence[Choice]:
+        return [noise(place) for place in PLACES]
+
+    def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
+        return [(noise("client", epsilon), 1 / epsilon) for epsilon in (10.0, 3.0, 1.0)]
+
+
+def noise(added_by: str, epsilon: float = 1.0) -> Choice:
+    return Choice.model_validate({"kind": KIND, "added_by": added_by, "epsilon": epsilon})
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The federation of points, and how it is clustered."""
+
+    federation: Federation
+    centres: Tensor  # (clusters, features), public
+    bound: float  # the median distance of public points from their centres
+    seconds: float = 0.0
+
+    @staticmethod
+    def of(subject: Subject, seed: int) -> Scene:
+        rng = Rng.seeded(seed)
+        auxiliary, examples = reserve(subject.examples(seed), PER_CLASS, rng)
+        public = auxiliary.whole().x.flatten(1)
+        found = weighted_kmeans(public, torch.ones(len(public)), examples.classes, rng.child("centres"))
+        centres = found.centres[0]
+        distances = lloyd.squared_distances(public, centres, lloyd.nearest(public, centres)).sqrt()
+        flat = replace(examples, x=examples.x.flatten(1))
+        return Scene(subject.partitioned(flat, seed), centres, float(distances.median()))
+
+    @cached_property
+    def points(self) -> Tensor:
+        return self.federation.examples.x
+
+    @property
+    def clients(self) -> int:
+        return int((self.federation.train.sizes > 0).sum())
+
+    def protocol(self, private: bool) -> FederatedLloyd:
+        level = Level.RECORD if private else None
+        return FederatedLloyd(len(self.centres), level, centres=self.centres, steps=1, bound=self.bound)
+
+    def defence(self, choice: Choice) -> Defence:
+        if choice.kind == "none":
+            return Defence()
+        place, epsilon = choice.options.get("added_by", "server"), float(choice.options.get("epsilon", 1.0))
+        if place not in PLACES:
+            raise InvalidInput(f"added_by={place!r} {nearest(place, PLACES)}")
+        planned = plan_noise(self.protocol(True).releases(), epsilon, DELTA, SHARES[Level.RECORD])
+        if place == "shared":
+            return DistributedNoise(planned, clients=self.clients)
+        kind: type[NoisySums] = PLACES[place]
+        return kind(planned)
+
+    def run(self, choice: Choice, rng: Rng, tape: Tape | None = None) -> tuple[Clusters, float]:
+        """The state at the end, and the seconds that it took."""
+        started = time.monotonic()
+        state = run_clustering(self.protocol(choice.kind != "none"), self.federation, rng, self.defence(choice), tape)
+        return state, time.monotonic() - started
+
+    def cost(self, state: Clusters) -> float:
+        return kmeans_cost(self.points[self.federation.train.rows], state.known["centres"][0])
+
+    def without(self, client: int, position: int) -> Federation:
+        """The same federation less one record of one client."""
+        parts = [self.federation.train[number] for number in range(self.federation.clients)]
+        keep = torch.arange(len(parts[client])) != position
+        parts[client] = parts[client][keep]
+        return replace(self.federation, train=Shards.of(parts))
+
+
+def as_examples(x: Tensor) -> Examples:
+    return Examples(x, torch.zeros(len(x), dtype=torch.int64), 1, "known")

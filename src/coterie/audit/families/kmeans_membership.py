@@ -1,0 +1,69 @@
+"""Membership of one record in a federated clustering (paper 002), and the epsilon that it proves."""
+
+from __future__ import annotations
+
+import torch
+
+from coterie.audit.clustering_scene import DELTA, ClusteringFamily, Scene
+from coterie.audit.family import Evidence, Scored
+from coterie.audit.scene import claimed
+from coterie.audit.subject import Subject
+from coterie.flow.rng import Rng
+from coterie.learn import lloyd
+from coterie.learn.nearest_centre import NearestCentre
+from coterie.measure.cost import payload_bytes, peak_memory
+from coterie.measure.membership import Releases, measure_membership, optimal_scores
+from coterie.run.config import Choice
+
+TRIALS = 500  # releases with the record, and as many without
+NO_NOISE = 1e-6  # what the test takes for the deviation where nothing is added
+
+
+class KMeansMembership(ClusteringFamily):
+    name = "membership in a clustering"
+    limit = "membership_auc"
+    paper = "Gupta and Maheshwari 2025, on FedDP-KMeans; audit after Nasr et al. 2021"
+    question = "Does whoever is given the sums learn whether a record was among the points?"
+    threat = "Whoever is given the released sums and knows all other records."
+    method = (
+        f"The optimal (likelihood ratio) test on {TRIALS} releases with the record that lies farthest out and as many "
+        "without it, under fresh noise each. Its scores also give a lower bound on epsilon with 95 % confidence."
+    )
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        scene, rng = Scene.of(subject, seed), Rng.seeded(seed)
+        state, seconds = scene.run(defence, rng)
+        protocol, guard = scene.protocol(defence.kind != "none"), scene.defence(defence)
+        client, position = farthest(scene)
+        model = NearestCentre(protocol.clusters, scene.points.shape[1])
+        inside = Releases.of(protocol, scene.federation, model, guard, rng)
+        outside = Releases.of(protocol, scene.without(client, position), model, guard, rng)
+        planned = getattr(guard, "noise", None) or dict.fromkeys(protocol.releases(), NO_NOISE)
+        scores = optimal_scores(inside, outside, planned, TRIALS, rng.child("trials"))
+        found = measure_membership(scores, DELTA, rng.child("bounds"))
+        promise = guard.guarantee(protocol.facts(scene.federation, DELTA))
+        knew = "all other records, and how the noise was drawn"
+        suspicions = [*scores.inside, *scores.outside], [True] * TRIALS + [False] * TRIALS
+        auc = found.auc.estimate
+        return Evidence(
+            scored=[Scored("membership test", "given the result", "AUC", auc, 0.5, 1.0, knew, suspicions=suspicions)],
+            utility_measure="k-means cost",
+            utility=scene.cost(state),
+            seconds=seconds,
+            upload_bytes=payload_bytes(inside.answers[0]) / len(inside.answers[0]),
+            memory_bytes=peak_memory(),
+            claim=claimed(promise, [found.any_mechanism, found.gaussian]),
+        )
+
+
+def farthest(scene: Scene) -> tuple[int, int]:
+    """The client and position of the record farthest from its centre: the one that the sums tell most about."""
+    rows = scene.federation.train.rows
+    points = scene.points[rows]
+    distances = lloyd.squared_distances(points, scene.centres, lloyd.nearest(points, scene.centres))
+    place = int(distances.argmax())
+    client = int(torch.searchsorted(scene.federation.train.offsets, place, right=True)) - 1
+    return client, place - int(scene.federation.train.offsets[client])
+
+
+FAMILY = KMeansMembership()

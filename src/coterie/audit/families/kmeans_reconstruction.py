@@ -1,0 +1,66 @@
+"""Reconstruction of one record from the sums of federated k-means (paper 002), by a curious server."""
+
+from __future__ import annotations
+
+import torch
+
+from coterie.attacks.reconstruction import CURIOUS_SERVER, OTHERS, REST, RecordReconstruction
+from coterie.audit.clustering_scene import ClusteringFamily, Scene, as_examples
+from coterie.audit.family import Evidence, Scored
+from coterie.audit.scene import claimed
+from coterie.audit.subject import Subject
+from coterie.data.auxiliary import Auxiliary
+from coterie.flow.rng import Rng
+from coterie.learn.clipping import Unclipped
+from coterie.measure.cost import peak_memory
+from coterie.measure.reconstruction import Originals, cosines
+from coterie.run.config import Choice
+from coterie.wire.tape import Tape
+
+VICTIMS = 5  # clients, of each of which one record is looked for
+
+
+class Reconstruction(ClusteringFamily):
+    name = "reconstruction from k-means"
+    limit = "reconstruction_cosine"
+    paper = "Gupta and Maheshwari 2025, on FedDP-KMeans (Scott et al. 2025)"
+    question = "Does the server rebuild a client's record from the sums of federated k-means?"
+    threat = "A curious server that knows all other records."
+    method = (
+        "What is known of the other records is taken off the sums that the server can read: the client's message where "
+        "it is sent in the open, else the noisy total. Scored by the cosine with the record, both measured from the "
+        "public centre; 0 says nothing and 1 everything. One Lloyd step."
+    )
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        scene, rng = Scene.of(subject, seed), Rng.seeded(seed)
+        tape = Tape([CURIOUS_SERVER])
+        state, seconds = scene.run(defence, rng, tape)
+        view = tape.view(CURIOUS_SERVER)
+        protocol, guard = scene.protocol(defence.kind != "none"), scene.defence(defence)
+        unit = Unclipped if defence.kind == "none" else protocol.unit
+        train = scene.federation.train
+        victims = train.sizes.nonzero().flatten()[:VICTIMS].tolist()
+        found = []
+        for victim in victims:
+            rows = train[victim]
+            others = torch.cat([train[client] for client in range(len(train)) if client != victim])
+            known = {REST: as_examples(scene.points[rows[1:]]), OTHERS: as_examples(scene.points[others])}
+            guess = RecordReconstruction(victim, unit=unit).infer(view, Auxiliary(parts=known), rng)
+            found += cosines(guess, Originals(dict.fromkeys(guess.vectors, scene.points[rows[0]])))
+        score = sum(found) / len(found)
+        sent = view.sent(view.rounds("lloyd 1")[0], "lloyd 1")
+        upload = sum(leaf[0].numel() * leaf.element_size() for leaf in sent.values.values())
+        upload += sum(batch.nbytes for batch in sent.sealed.values()) // max(len(sent), 1)
+        return Evidence(
+            scored=[Scored("record reconstruction", "curious server", "cosine", score, 0.0, 1.0, CURIOUS_SERVER.knows)],
+            utility_measure="k-means cost",
+            utility=scene.cost(state),
+            seconds=seconds,
+            upload_bytes=upload,
+            memory_bytes=peak_memory(),
+            claim=claimed(guard.guarantee(protocol.facts(scene.federation, 1e-6))),
+        )
+
+
+FAMILY = Reconstruction()
