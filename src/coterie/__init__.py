@@ -11,12 +11,17 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "coterie.attacks.profiling": ("IdentityProfiling", "SensitivityProfiling"),
     "coterie.cluster": ("FedDPKMeans", "FederatedLloyd", "KFed"),
     "coterie.data.federation": ("Examples", "Federation", "Schedule", "Shards"),
     "coterie.data.partition": ("ByTag", "Dirichlet", "Iid", "LabelSets", "PropertySplit", "Rotation"),
     "coterie.defences.central_noise": ("CentralNoise",),
+    "coterie.defences.ckks": ("Ckks",),
     "coterie.defences.distributed_noise": ("DistributedNoise",),
     "coterie.defences.local_noise": ("LocalNoise",),
+    "coterie.defences.masked_rounds": ("PairwiseMasks",),
+    "coterie.defences.mingling": ("Mingling",),
+    "coterie.defences.mock_cipher": ("MockCipher",),
     "coterie.errors": ("CoterieError", "InvalidInput", "NotPermitted"),
     "coterie.flow.guarantee": ("Guarantee", "Level", "Trust"),
     "coterie.flow.guard": ("ClientGuard", "Defence", "ServerGuard"),

@@ -30,6 +30,8 @@ from coterie.learn.params import Params, flatten
 from coterie.learn.sgd import Local
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
+from coterie.run.folder import RunFolder
+from coterie.run.training import train
 from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.sealed import SEALED, SHARED_KEY
 from coterie.wire.tape import Tape
@@ -173,6 +175,21 @@ def test_a_killed_run_under_ckks_goes_on_with_the_key_from_its_file(tmp_path: Pa
     close(models(whole), models(resumed), atol=0)
     with pytest.raises(NotPermitted, match="cannot open the sums"):
         run(Mingling(), state=whole.states[-1])
+
+
+@pytest.mark.parametrize("name", ["mock", "ckks", "masks"])
+def test_a_run_folder_keeps_what_a_killed_run_needs(name: str, tmp_path: Path) -> None:
+    def stop(done: int, newest: Any) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    whole = train(IFCA, FEDERATION, MODEL, defence=VARIANTS[name]())
+    folder = RunFolder.create(tmp_path / "run", {})
+    with pytest.raises(KeyboardInterrupt):
+        train(IFCA, FEDERATION, MODEL, defence=VARIANTS[name](), folder=folder, progress=stop)
+    again = train(IFCA, FEDERATION, MODEL, defence=VARIANTS[name](), folder=folder)  # another process, another object
+    close(whole.models, again.models, atol=0)
+    assert (folder.path / "clients.key").exists() == (name == "ckks")
 
 
 @pytest.mark.parametrize("name", ["mock", "masks, exact"])

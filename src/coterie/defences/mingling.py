@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.sealed import SEALED, SHARED_KEY, SealedBatch
 
 TRAIN = "train"
+KEY_FILE = "clients.key"
 MOCK_KEY = MockKey(
     b"a mock's secret."
 )  # always the same one: a mock protects nothing, and a killed run goes on with it
@@ -263,6 +264,7 @@ class Mingling(Defence):
     unit: float = 1.0  # in which weights are sealed; the most examples a client has, where there are many
     key: Any = field(default=None, repr=False)  # None: a fresh one
     relay: Relay = field(default_factory=Relay, repr=False, compare=False)
+    fresh_key: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(
@@ -273,6 +275,7 @@ class Mingling(Defence):
         if self.key is None and isinstance(self.cipher, Cipher):
             fresh = MOCK_KEY if isinstance(self.cipher, MockCipher) else self.cipher.keygen()
             object.__setattr__(self, "key", fresh)
+            object.__setattr__(self, "fresh_key", True)
 
     @property
     def client(self) -> MinglingClient:
@@ -282,6 +285,12 @@ class Mingling(Defence):
     @property
     def server(self) -> MinglingServer:
         return MinglingServer(None if self.key is None else self.key.context, self.relay)
+
+    def kept_in(self, folder: Path) -> Mingling:
+        """With the key of the folder, where the caller gave none: what it sealed opens after a restart."""
+        if not (self.fresh_key and isinstance(self.cipher, Ckks)):
+            return self
+        return replace(self, key=shared_key(self.cipher, folder / KEY_FILE))
 
     @property
     def keys(self) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -180,6 +181,10 @@ class Defence:
     @property
     def server(self) -> ServerGuard:
         return ServerGuard()
+
+    def kept_in(self, folder: Path) -> Defence:
+        """The same defence, with what must outlive a killed run (its keys) kept in the run's folder."""
+        return self
 
     def events(self, run: RunFacts) -> Sequence[Any]:
         """What this run did to one unit, as dp_accounting events; the accountant says what it cost."""

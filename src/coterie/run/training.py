@@ -60,6 +60,8 @@ def train(
 ) -> Outcome:
     """Run the protocol to its end, going on from the folder's checkpoint if it has one."""
     model, defence, rng = as_model(model), defence or Defence(), Rng.seeded(seed)
+    if folder is not None:
+        defence = defence.kept_in(folder.path)
     server = Server(population(federation), model.init, defence.server, rng.child("server"))
     simulator = Simulator(protocol, federation, model, defence.client, rng.child("clients"), processes=processes)
     with folder.held() if folder else nullcontext(), simulator:
