@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation, directions
 from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.result import Chart, Series
 from coterie.audit.scene import DELTA, Played, claimed, play
 from coterie.audit.subject import Subject
 from coterie.data.federation import Examples, Federation
@@ -18,6 +20,7 @@ from coterie.flow.rng import Rng
 from coterie.learn.model import Model
 from coterie.measure.judge import judge
 from coterie.protocols.base import Trainer
+from coterie.recipes.property_runs import consecutive_cosines, pictured
 from coterie.run import registry
 from coterie.run.config import Choice
 
@@ -64,6 +67,7 @@ class PropertyInference(Family):
         guard = registry.build_defence(defence)
         real, played, trainer, federation = self.attacked(subject, examples, guard, Control.NONE, seed)
         placebo, _, _, _ = self.attacked(subject, examples, guard, Control.PLACEBO, seed)
+        shown = defence.kind == "none" and seed == subject.seed
         return Evidence(
             scored=[real, placebo],
             utility_measure="accuracy",
@@ -72,6 +76,7 @@ class PropertyInference(Family):
             upload_bytes=played.upload_bytes,
             memory_bytes=played.memory_bytes,
             claim=claimed(guard.guarantee(trainer.facts(federation, DELTA))),
+            charts=charts(played, federation, Rng.seeded(seed)) if shown else (),
         )
 
     def attacked(
@@ -111,6 +116,37 @@ class PropertyInference(Family):
         threat = property_threat(PropertySplit.attacker)
         sizes = (2, CLIENTS)
         return PassiveProperty(imitation, threat, WARMUP, imagine_every=2, sizes=sizes, features=directions)
+
+
+def charts(played: Played, federation: Federation, rng: Rng) -> list[dict[str, Any]]:
+    """The paper's Figures 2 and 4 for this federation: what the attack works with."""
+    view = played.view(property_threat(PropertySplit.attacker))
+    plane = pictured(view, played.witness, federation, WARMUP, rng)
+    kinds = {"without the property": 0, "with the property": 1}
+    places = {name: [at for at, has in enumerate(plane["has"]) if has == wanted] for name, wanted in kinds.items()}
+    scatter = Chart(
+        "Aggregate updates, by t-SNE",
+        "Each point is what one cluster's model moved in one round. Points that stand apart can be told apart.",
+        "first coordinate",
+        "second coordinate",
+        [
+            Series(name, [plane["x"][at] for at in here], [plane["y"][at] for at in here])
+            for name, here in places.items()
+        ],
+        kind="scatter",
+        family=PropertyInference.name,
+    )
+    similar = consecutive_cosines(view, WARMUP)
+    lines = Chart(
+        "Similarity of consecutive updates",
+        "The cosine of each cluster's update with the one before it; steady updates make a property easier to see.",
+        "round",
+        "cosine",
+        [Series(f"cluster {slot}", list(range(len(values))), values) for slot, values in similar.items()],
+        reference=("unrelated", 0.0),
+        family=PropertyInference.name,
+    )
+    return [asdict(scatter), asdict(lines)]
 
 
 FAMILY = PropertyInference()
