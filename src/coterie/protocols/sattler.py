@@ -77,7 +77,7 @@ class Sattler(Trainer[Tree]):
     def placements(self) -> int:
         """Down the whole tree, once, or again after every split that a client may have missed."""
         splits = self.most - 1
-        return splits if self.participation == 1 else splits**2
+        return splits if self.participation == 1 else splits * (splits + 1)
 
     def start(self, server: Server) -> Tree:
         clients = len(server.clients.sizes)
