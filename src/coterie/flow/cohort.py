@@ -76,10 +76,14 @@ class Cohort:
         slots = next(iter(models.values())).shape[0]
         losses = torch.empty(len(rows), slots)
         for block in torch.arange(len(rows)).split(evaluation_block(self.model)):
-            x, y = self.examples.x[rows[block]], self.examples.y[rows[block]]
+            x, y = self._examples(rows[block])
             for slot in range(slots):
                 losses[block, slot] = self.model.losses(pick(models, slot), x, y)
         return losses
+
+    def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """x (*rows.shape, ...) and y; ``index_select`` copies rows twice as fast as indexing does."""
+        return self.examples.x.index_select(0, rows.flatten()).unflatten(0, rows.shape), self.examples.y[rows]
 
     def _sampled(self, count: int) -> Shards:
         parts = []
@@ -150,7 +154,7 @@ class Cohort:
                 weights = weights * example_weights[index]
             rows = shards.rows[index]
             seeds = [self.rng(client, label, "dropout", step).seed() for client in self.ids.tolist()] if random else ()
-            yield Batch(self.examples.x[rows], self.examples.y[rows], weights, divisors, active, seeds)
+            yield Batch(*self._examples(rows), weights, divisors, active, seeds)
 
     @staticmethod
     def _padded(

@@ -60,7 +60,7 @@ def descend(
     A client that is not active stands still in that step. ``proximal`` is FedProx's mu: it pulls towards where the
     round started.
     """
-    params = {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in start.items()}
+    params = {name: leaf.contiguous() for name, leaf in start.items()}  # the caller's own until the first step
     with torch.no_grad():
         for step, batch in enumerate(batches):
             with torch.enable_grad():
@@ -74,7 +74,10 @@ def descend(
                 grad = guarded[name]
                 if idle:
                     grad = grad * batch.active.view(-1, *[1] * (grad.dim() - 1))
-                leaf.sub_(grad, alpha=lr)
+                if step == 0:
+                    params[name] = torch.sub(leaf, grad, alpha=lr)
+                else:
+                    leaf.sub_(grad, alpha=lr)
     check_finite(params, lr)
     return params
 

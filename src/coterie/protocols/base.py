@@ -109,7 +109,7 @@ class ModelTrainer(Trainer[Models]):
 
 def copies(models: Params, choice: Tensor) -> dict[str, Tensor]:
     """(clients, ...): each client's copy of the slot that it chose."""
-    return map_leaves(lambda leaf: leaf[choice], models)
+    return map_leaves(lambda leaf: leaf.index_select(0, choice), models)
 
 
 def updates(sent: Contributions, models: Params, given: Tensor) -> Tensor:

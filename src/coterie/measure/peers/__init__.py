@@ -1,0 +1,1 @@
+"""Scripts for other simulators, run by interpreters that have those installed; they import nothing of ours."""
