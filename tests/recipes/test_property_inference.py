@@ -21,6 +21,7 @@ from coterie.recipes.property_tables import (
     ABSENT,
     PLACEBO,
     SIGNED,
+    WITHIN,
     above,
     at_chance,
     controls_at_chance,
@@ -92,7 +93,7 @@ def test_claims_follow_the_intervals() -> None:
         Line("C CFL 3" + PLACEBO, None, 0.5, 0.45, 0.55),
         Line("C CFL 3" + ABSENT, None, 0.5, 0.4, 0.6),
     ]
-    assert controls_at_chance(table)[0].holds
+    assert [claim.holds for claim in controls_at_chance(table)] == [True]
     assert found_beyond_placebo(table)[0].holds
     holds = {claim.text: claim.holds for claim in above(table, "more", " CFL ", " FL ")}
     assert holds == {"more (C CFL 3)": True, "more (D CFL 3)": None}
@@ -102,6 +103,11 @@ def test_claims_follow_the_intervals() -> None:
     # Of twenty true intervals, more than two miss in 8 % of tables and more than three in 2 %: three are allowed.
     many = [replace(table[-1], low=0.55 if number < 4 else 0.4, high=0.7) for number in range(20)]
     assert [controls_at_chance(many[left:])[0].holds for left in (0, 1)] == [False, True]
+    # A control that only tells clusters apart is off as published and at chance within clusters.
+    told = [Line("C CFL 3" + WITHIN + PLACEBO, None, 0.5, 0.4, 0.6), Line("C CFL 3" + PLACEBO, None, 0.7, 0.65, 0.75)]
+    assert [claim.holds for claim in controls_at_chance(told * 2)] == [True, False]
+    within = [Line("C CFL 3" + WITHIN, None, 0.75, 0.71, 0.79), *rows(C_FL_3=(0.6, 0.7))]
+    assert [claim.holds for claim in above(within, "more", " CFL ", " FL ")] == [True]
     near = [*table[:4], Line("C CFL 3" + PLACEBO, None, 0.8, 0.75, 0.85)]
     assert found_beyond_placebo(near)[0].holds is False
 

@@ -80,19 +80,23 @@ def line(label: str, published: float | None, values: Iterable[float], note: str
 
 
 def lines(rows: Rows, settings: Settings, results: Mapping[str, Result]) -> list[Line]:
-    """Each cell by the published features and by signed ones, with its controls; CFL also within clusters."""
+    """Each cell by the published features and by signed ones, with its controls; CFL also within clusters.
+
+    As published, a cluster that the victim is not in counts as a negative in every round, so an attack that tells
+    clusters apart scores without recognising any property. Within clusters, only rounds of the same one are compared.
+    """
     found = by_plan(results)
     table = []
     for row in chosen(rows, settings):
+        scorings = (("", ""), ("_within", WITHIN)) if row.plan.method == "CFL" else (("", ""),)
         for measure, features in (("auc", ""), ("signed_auc", SIGNED)):
-            for control, plan in row.plans.items():
-                runs = found[plan.key]
-                published = row.published if not (control or features) else None
-                note = notes(runs, measure) if not control else ""
-                table.append(line(row.label + features + control, published, values(runs, measure), note))
-            if row.plan.method == "CFL":
-                runs = found[row.plan.key]
-                table.append(line(row.label + features + WITHIN, None, values(runs, f"{measure}_within")))
+            for scoring, words in scorings:
+                for control, plan in row.plans.items():
+                    runs = found[plan.key]
+                    label = row.label + features + words + control
+                    published = row.published if label == row.label else None
+                    note = "" if words or control else notes(runs, measure)
+                    table.append(line(label, published, values(runs, measure + scoring), note))
     return explained(table)
 
 
@@ -135,13 +139,17 @@ def explained(table: Sequence[Line]) -> list[Line]:
 def controls_at_chance(table: Sequence[Line]) -> list[Claim]:
     """Of many 95 % intervals some miss 0.5 although it is true; the claim allows for as many as chance makes likely."""
     controls = [one for one in table if one.row.endswith((PLACEBO, ABSENT))]
-    if not controls:
-        return []
-    off = [one for one in controls if not one.low <= CHANCE <= one.high]
-    by_chance = int(binom.ppf(CONFIDENCE, len(controls), 1 - CONFIDENCE))
-    evidence = f"{len(off)} of {len(controls)} intervals miss 0.5, where up to {by_chance} would by chance"
-    evidence += "".join(f"; {shown(one)}" for one in off)
-    return [Claim("the controls score 0.5 within their intervals", len(off) <= by_chance, evidence)]
+    clean = [one for one in controls if WITHIN in one.row or " CFL " not in one.row]
+    pooled = [one for one in controls if one not in clean]
+    claims = []
+    for which, part in (("within a cluster", clean), ("over all clusters, as published", pooled)):
+        if part:
+            off = [one for one in part if not one.low <= CHANCE <= one.high]
+            by_chance = int(binom.ppf(CONFIDENCE, len(part), 1 - CONFIDENCE))
+            evidence = f"{len(off)} of {len(part)} intervals miss 0.5, where up to {by_chance} would by chance"
+            evidence += "".join(f"; {shown(one)}" for one in off)
+            claims.append(Claim(f"the controls score 0.5, {which}", len(off) <= by_chance, evidence))
+    return claims
 
 
 def found_beyond_placebo(table: Sequence[Line]) -> list[Claim]:
@@ -165,7 +173,8 @@ def above(table: Sequence[Line], claim: str, higher: str, lower: str) -> list[Cl
     by_label = {one.row: one for one in table}
     claims = []
     for one in table:
-        other = by_label.get(one.row.replace(higher, lower))
+        twin = one.row.replace(higher, lower)
+        other = by_label.get(twin) or by_label.get(twin.replace(WITHIN, ""))  # FL has one cluster
         if higher in one.row and other is not None and other is not one and not one.row.endswith((PLACEBO, ABSENT)):
             holds = True if one.low > other.high else False if one.high < other.low else None
             decided = {True: "holds", False: "is the other way round", None: "is not decided by these intervals"}[holds]
@@ -174,7 +183,7 @@ def above(table: Sequence[Line], claim: str, higher: str, lower: str) -> list[Cl
 
 
 def at_chance(table: Sequence[Line], claim: str, mark: str) -> list[Claim]:
-    skipped = (PLACEBO, ABSENT, WITHIN, MAIN_TASK)
+    skipped = (PLACEBO, ABSENT, MAIN_TASK)
     return [
         Claim(f"{claim} ({one.row})", one.low <= CHANCE <= one.high, shown(one))
         for one in table
