@@ -118,6 +118,24 @@ def reproduce(
         reproduction.reproduce(paper, table, settings, folder)
 
 
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Which benchmarks; without a name, all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every ratio as JSON.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Only list the benchmarks.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each side is timed; the best counts.")] = 5,
+    flower_python: Annotated[Path | None, typer.Option(help="A Python with flwr[simulation], for peers.")] = None,
+    pfl_python: Annotated[Path | None, typer.Option(help="A Python with pfl, for peers.")] = None,
+) -> None:
+    """Measure speeds, each as a ratio to a baseline measured beside it."""
+    from coterie.run import benchmarking
+
+    if show_list:
+        benchmarking.show_list()
+    else:
+        benchmarking.bench(names or [], as_json, repeats, flower_python, pfl_python)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(__version__)

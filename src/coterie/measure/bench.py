@@ -46,6 +46,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "property": Benchmark(
         "clipped gradients, and property inference beside a round", "coterie.measure.bench_property:property_inference"
     ),
+    "ciphers": Benchmark("sealed sums beside TenSEAL and the paper's tables", "coterie.measure.bench_ciphers:ciphers"),
     "peers": Benchmark("Flower's simulation and pfl, if given", "coterie.measure.bench_peers:peers"),
 }
 

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,12 +24,16 @@ from coterie.defences.fuzzy_tags import ClusterKeys, GroupSets, SampledSets, Tag
 from coterie.defences.secure_sum import Party, Roster
 from coterie.errors import require
 from coterie.flow.rng import Rng
+from coterie.measure.bench import Options
+from coterie.measure.ratio import Ratio
 
 Result = TypeVar("Result")
 DISTINCT = 2  # messages that stand in for all clients' messages
 FCNN = 784 * 200 + 200 + 200 * 10 + 10  # the paper's network for MNIST
 RESNET18 = 11_220_132  # with 100 classes
 
+USUAL = "TenSEAL as its tutorials use it: moduli 60, 40, 40, 60, one vector a model, public-key encryption"
+TABLES = "the paper's figure, from another machine: no bound is set"
 PUBLISHED = {  # seconds; Table IV at p=0.5, T=2, k=10, N=120, and Table IX, whose CNN's size is not given
     "identity set, Table IV": 0.068,
     "aggregation, Table IV": 18.014,
@@ -41,33 +44,15 @@ PUBLISHED = {  # seconds; Table IV at p=0.5, T=2, k=10, N=120, and Table IX, who
 }
 
 
-@dataclass(frozen=True)
-class BenchRow:
-    """One figure. A bound is on the ratio (at least) when there is a baseline run here, else on ours (at most)."""
-
-    name: str
-    ours: float
-    unit: str
-    baseline: float | None = None
-    bound: float | None = None
-    bound_on_ratio: bool = True
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.baseline is None else self.baseline / self.ours
-
-    @property
-    def met(self) -> bool:
-        if self.bound is None:
-            return True
-        if self.bound_on_ratio and self.ratio is not None:
-            return self.ratio >= self.bound
-        return self.ours <= self.bound
+def ciphers(options: Options) -> Iterator[Ratio]:
+    rng, repeats = Rng.seeded(options.seed), min(options.repeats, 2)
+    yield from bench_ciphers(rng, repeats=repeats)
+    yield from bench_published(rng)
 
 
 def bench_ciphers(
     rng: Rng, parameters: int = 1_200_000, clients: int = 120, clusters: int = 10, repeats: int = 2
-) -> list[BenchRow]:
+) -> list[Ratio]:
     """Encryption, aggregation and decryption against TenSEAL; bytes; identity sets; masking."""
     require(clients >= 3 and parameters >= 1, "clients, parameters", (clients, parameters), "must be at least 3 and 1")
     true = torch.arange(clients) % clusters
@@ -75,17 +60,17 @@ def bench_ciphers(
     models = torch.from_numpy(rng.child("models").numpy().normal(size=(DISTINCT, parameters)))
     ours, usual = _Ours(models, membership, repeats), _Usual(models, membership, repeats)
     return [
-        BenchRow("encryption of one model", ours.encryption, "s", usual.encryption, 3.0),
-        BenchRow(f"aggregation of {clients} models", ours.aggregation, "s", usual.aggregation, 3.0),
-        BenchRow("decryption of one sum", ours.decryption, "s", usual.decryption, 3.0),
-        BenchRow("upload a parameter", ours.upload, "bytes", usual.upload, 34.0, bound_on_ratio=False),
-        BenchRow("download a parameter", ours.download, "bytes", usual.download, 34.0, bound_on_ratio=False),
-        BenchRow("identity set, one client", 1e3 * _identity_set(rng, clusters), "ms", None, 5.0),
-        BenchRow("masking, one client and cluster", _masking(models[0], membership, repeats), "s"),
+        Ratio("encryption of one model", ours.encryption, "s", usual.encryption, 3.0, setup=USUAL),
+        Ratio(f"aggregation of {clients} models", ours.aggregation, "s", usual.aggregation, 3.0, setup=USUAL),
+        Ratio("decryption of one sum", ours.decryption, "s", usual.decryption, 3.0, setup=USUAL),
+        Ratio("upload a parameter", ours.upload, "bytes", usual.upload, 34.0, bound_on_ratio=False, setup=USUAL),
+        Ratio("download a parameter", ours.download, "bytes", usual.download, 34.0, bound_on_ratio=False, setup=USUAL),
+        Ratio("identity set, one client", 1e3 * _identity_set(rng, clusters), "ms", None, 5.0, bound_on_ratio=False),
+        Ratio("masking, one client and cluster", _masking(models[0], membership, repeats), "s"),
     ]
 
 
-def bench_published(rng: Rng, repeats: int = 1) -> list[BenchRow]:
+def bench_published(rng: Rng, repeats: int = 1) -> list[Ratio]:
     """Ours beside the paper's tables: other machines, so that no bound is set."""
     ids = torch.arange(120)
     everyone = SampledSets(TagRule(10, 0.5, 2)).membership(ids, ids % 10, rng)
@@ -96,7 +81,7 @@ def bench_published(rng: Rng, repeats: int = 1) -> list[BenchRow]:
         measured[f"encryption of {name}, Table IX"] = ours.encryption
         measured[f"decryption of {name}, Table IX"] = ours.decryption
         measured.setdefault("aggregation, Table IV", ours.aggregation)  # the FCNN's: the table names no model
-    return [BenchRow(name, measured[name], "s", published) for name, published in PUBLISHED.items()]
+    return [Ratio(name, measured[name], "s", paper, setup=TABLES) for name, paper in PUBLISHED.items()]
 
 
 class _Ours:
