@@ -37,8 +37,8 @@ FACES, ALL = "ABC", "ABCDE"
 PUBLISHED_CLIENTS = (5, 10, 15, 20)
 DIFFERS = (
     "labels of the victim's two kinds of batch are matched; 2 clusters (the paper gives no number); DP-SGD clips at 1. "
-    "Quick: pictures of 16x16 or texts of 30 words, 200 rounds of warm-up and 100 scored, learning rate 0.1 (reviews "
-    "0.5), a property batch every 2nd round, aggregates imagined every 3rd. Signed features are a stronger attack than "
+    "Quick: pictures of 16x16 or texts of 30 words, 150 rounds of warm-up and 120 scored, learning rate 0.1 (reviews "
+    "0.5), a property batch every 3rd round, aggregates imagined every 4th. Signed features are a stronger attack than "
     "the paper's; scores within clusters leave out what telling clusters apart gives. Tables 4 to 8 quick: 3 clients, "
     "beside the paper's 5"
 )
