@@ -24,9 +24,10 @@ from coterie.run.jobs import Result
 SPLITS = ("homogeneous", "heterogeneous")
 NEEDS = "MNIST, Fashion-MNIST, ... (with --data; what is there is used); else 5,000 embedded digits, 40 clients"
 DIFFERS = (
-    "batches of 50, which the paper does not give; losses are compared on 50 examples; IFCA starts from models that "
-    "clients have voted on; ciphertexts are CKKS's mock, which opens to the same bits; quick scale runs 30 rounds "
-    "and one seed (CIFAR-10 and Texas100: 5 rounds, 40 clients; CIFAR-100: 2 rounds, 10 clients)"
+    "batches of 50 and homogeneous sets of consecutive classes, neither of which the paper gives; losses are compared "
+    "on 50 examples; IFCA starts from models that clients have voted on; ciphertexts are CKKS's mock, which opens to "
+    "the same bits; quick scale runs 30 rounds and one seed (CIFAR-10 and Texas100: 5 rounds, 40 clients; CIFAR-100: 2 "
+    "rounds, 10 clients)"
 )
 
 
