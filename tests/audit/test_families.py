@@ -1,0 +1,190 @@
+"""The families on a small federation of digits: what is known to leak leaks, and defences do what they claim."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.audit.clustering_scene import Scene, noise
+from coterie.audit.engine import audit
+from coterie.audit.family import Evidence, all_families, find
+from coterie.audit.session import example_text
+from coterie.audit.subject import Subject, parse, read
+from coterie.defences.central_noise import CentralNoise
+from coterie.errors import InvalidInput
+from coterie.flow.guard import Defence
+from coterie.run.config import Choice
+
+DIGITS: dict[str, Any] = {
+    "name": "digits",
+    "data": {"kind": "digits"},
+    "partition": {"kind": "label_sets", "clients": 10, "sets": 5},
+    "model": {"kind": "fcnn", "hidden": 16},
+    "trainer": {"kind": "ifca", "clusters": 5, "rounds": 8, "local": {"steps": 3, "batch_size": 16, "lr": 0.3}},
+}
+NONE = Choice(kind="none")
+
+
+def subject(**more: Any) -> Subject:
+    return parse(DIGITS | more, "test")
+
+
+def scores(evidence: Evidence, adversary: str = "") -> dict[str, float]:
+    return {row.attack: row.score for row in evidence.scored if adversary in row.adversary and not row.control}
+
+
+def test_every_family_says_what_it_is_and_can_be_found_by_name() -> None:
+    families = all_families()
+    assert len(families) >= 5
+    assert len({family.limit for family in families}) == len(families)
+    for family in families:
+        assert find(family.name) is family
+        assert all((family.paper, family.question, family.threat, family.method))
+
+
+def test_profiling_names_everybody_and_mingling_hides_them() -> None:
+    family = find("preference profiling")
+    assert scores(family.measure(subject(), NONE, 0), "curious server")["profiling by identity"] == 1.0
+    mingled = Choice.model_validate({"kind": "mingling", "cipher": "mock"})
+    evidence = family.measure(subject(), mingled, 0)
+    alone = scores(evidence, "curious server")["profiling by identity"]
+    assert alone < 0.7  # expected 0.35, of 10 clients
+    assert scores(evidence, "server with one client")["profiling by identity"] > alone  # one key opens everything
+
+
+def test_reconstruction_depends_on_who_adds_the_noise() -> None:
+    family = find("reconstruction from k-means")
+    cosine = {
+        place: scores(family.measure(subject(), choice, 0))["record reconstruction"]
+        for place, choice in {"nobody": NONE, **{at: noise(at) for at in ("server", "shared", "client")}}.items()
+    }
+    assert cosine["nobody"] > 0.999
+    assert cosine["server"] > 0.999  # a curious server sees what it is sent before it adds the noise
+    assert abs(cosine["shared"]) < 0.5
+    assert abs(cosine["client"]) < 0.5
+
+
+def test_membership_is_certain_without_noise_and_bounded_with_it() -> None:
+    family = find("membership in a clustering")
+    assert scores(family.measure(subject(), NONE, 0))["membership test"] == 1.0
+    evidence = family.measure(subject(), noise("server"), 0)
+    assert scores(evidence)["membership test"] < 0.7
+    assert evidence.claim is not None
+    assert evidence.claim.outcome == "holds"
+    assert evidence.claim.lower_bound is not None
+    assert evidence.claim.lower_bound <= evidence.claim.epsilon == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_broken_mechanism_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It states the noise of epsilon 1 and adds a tenth of it."""
+
+    class Sloppy(CentralNoise):
+        @property
+        def server(self) -> Any:
+            return CentralNoise({name: scale / 10 for name, scale in self.noise.items()}).server
+
+    def broken(self: Scene, choice: Choice) -> Defence:
+        honest = original(self, choice)
+        assert isinstance(honest, CentralNoise)
+        return Sloppy(honest.noise)
+
+    original = Scene.defence
+    monkeypatch.setattr(Scene, "defence", broken)
+    claim = find("membership in a clustering").measure(subject(), noise("server"), 0).claim
+    assert claim is not None
+    assert claim.outcome == "violated"
+    assert claim.lower_bound is not None
+    assert claim.lower_bound > 1.0
+
+
+def test_newcomers_obtain_more_models_than_honest_ones() -> None:
+    family = find("model acquisition")
+    evidence = family.measure(subject(partition={"kind": "label_sets", "clients": 15, "sets": 5}), NONE, 0)
+    attacked, honest = evidence.scored
+    assert (attacked.control, honest.control) == (False, True)
+    assert attacked.score > honest.score
+
+
+def test_property_inference_needs_a_property() -> None:
+    assert "audit.property" in find("property inference").admits(subject())
+
+
+def test_noise_on_sums_has_no_place_in_training_and_the_other_way_round() -> None:
+    assert not find("preference profiling").accepts(noise("client"))
+    assert not find("membership in a clustering").accepts(Choice(kind="dpsgd"))
+
+
+def test_noise_added_by_nobody_known_is_an_error() -> None:
+    with pytest.raises(InvalidInput, match=r"added_by='sever' is unknown; did you mean 'server'"):
+        Scene.of(subject(), 0).defence(noise("sever"))
+
+
+def test_the_example_is_valid_and_commented() -> None:
+    text = example_text()
+    assert text.count("#") > 10
+    assert set(parse(__import__("tomllib").loads(text), "example").audit.model_fields_set) >= {"seeds", "property"}
+
+
+# -- from the command line -----------------------------------------------------------------------------------------
+
+FILE = """
+name = "digits"
+[data]
+kind = "digits"
+[partition]
+kind = "label_sets"
+clients = 10
+sets = 5
+[audit]
+seeds = 2
+families = ["membership in a clustering", "reconstruction from k-means"]
+[defence]
+kind = "noisy_sums"
+added_by = "shared"
+[limits]
+max_membership_auc = {limit}
+"""
+
+
+def coterie(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from coterie.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_an_audit_writes_a_report_and_the_gate_decides_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(FILE.format(limit=0.8))
+    done = coterie(tmp_path, "audit", "a.toml", "--json", "--junit", "gate.xml")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["checks"][0]["passed"] is True
+    assert {row["family"] for row in result["leaks"]} == set(read(tmp_path / "a.toml").audit.families)
+    page = (tmp_path / "runs/audit/digits/report.html").read_text()
+    assert "membership in a clustering" in page
+    assert "<testsuite" in (tmp_path / "gate.xml").read_text()
+    (tmp_path / "a.toml").write_text(FILE.format(limit=0.51))
+    again = coterie(tmp_path, "audit", "a.toml")
+    assert again.returncode == 1, again.stderr
+    assert "breaks" in again.stdout
+
+
+def test_an_audit_goes_on_with_what_was_finished(tmp_path: Path) -> None:
+    values = {"audit": {"seeds": 2, "families": ["reconstruction from k-means"]}}
+    first = audit(subject(**values), tmp_path, processes=1)
+    kept = sorted(tmp_path.rglob("*.json"))
+    kept[0].unlink()
+    before = {path: path.stat().st_mtime_ns for path in kept[1:]}
+    assert audit(subject(**values), tmp_path, processes=1).leaks == first.leaks
+    assert {path: path.stat().st_mtime_ns for path in kept[1:]} == before
+
+
+def test_init_writes_a_file_that_can_be_audited_and_overwrites_none(tmp_path: Path) -> None:
+    assert coterie(tmp_path, "init").returncode == 0
+    assert read(tmp_path / "federation.toml").name == "faces"
+    again = coterie(tmp_path, "init")
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
