@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.attacks.federations import LOCAL, MODEL, marked_examples, passive, run
 
+from coterie.attacks.base import ActiveAttack, Attack, Suspicions
 from coterie.attacks.property import Known, property_threat
 from coterie.attacks.property_active import ActiveProperty, fitted_head, head_names, hidden_values
 from coterie.attacks.updates import Imitation
@@ -111,4 +112,9 @@ def test_bad_settings_name_themselves() -> None:
         active(alpha=1.5)
     with pytest.raises(InvalidInput, match="gamma=0"):
         active(gamma=0)
-    assert passive().threat == active().threat
+
+
+def test_both_are_attacks_by_type() -> None:
+    looking: Attack[Suspicions] = passive()
+    changing: ActiveAttack[Suspicions] = active()
+    assert looking.threat == changing.threat
