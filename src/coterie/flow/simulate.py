@@ -96,11 +96,13 @@ class Simulator:
         if self._workers is None:
             count = min(self.processes or 1, self._fitting(self.model.init(0), leading=0))
             self._workers = Workers(self._answer_alone, count)
-        finished = False
+        finished, threads = False, torch.get_num_threads()
+        torch.set_num_threads(1)  # more would take the cores from the workers
         try:
             yield from self._workers.map((order, self._memory_of(order)) for order in orders)
             finished = True
         finally:
+            torch.set_num_threads(threads)
             if not finished:  # work that is still under way would answer the next order
                 self.close()
 

@@ -11,6 +11,7 @@ from torch.nn.functional import relu
 
 from coterie.errors import require
 from coterie.learn.dense import Dense
+from coterie.learn.gru import GruLayer
 from coterie.learn.model import ModuleModel
 
 Picture = tuple[int, int, int]  # channels, height, width
@@ -157,7 +158,7 @@ class _GruNet(nn.Module):
     def __init__(self, vocabulary: int, embedding: int, hidden: int, classes: int, dropout: float) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.gru = nn.GRU(embedding, hidden, batch_first=True)
+        self.gru = GruLayer(embedding, hidden)
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden, classes)
 

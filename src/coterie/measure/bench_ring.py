@@ -110,7 +110,7 @@ def modules(options: Options) -> Iterator[Ratio]:
     cases = [
         ModuleCase("CNN", Cnn(), _plain_cnn, _pictures(1, 28), 40, Local(steps=5, batch_size=50)),
         ModuleCase("CNN of 3 convolutions", FaceCnn(), _plain_face_cnn, _pictures(3, 48), 12, Local(batch_size=20)),
-        ModuleCase("GRU", Gru(), Gru().build, _words, 12, Local(batch_size=20)),
+        ModuleCase("GRU", Gru(), _PlainGru, _words, 12, Local(batch_size=20)),
     ]
     for case in cases:
         yield module_round(case, options)
@@ -164,6 +164,18 @@ def _plain_face_cnn() -> nn.Module:
         nn.Conv2d(64, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(4608, 256), nn.ReLU(), nn.Linear(256, 10),
     )  # fmt: skip
+
+
+class _PlainGru(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5000, 100)
+        self.gru = nn.GRU(100, 128, batch_first=True)
+        self.head = nn.Linear(128, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.gru(self.embedding(tokens))
+        return self.head(states[:, -1])  # type: ignore[no-any-return]
 
 
 @dataclass
