@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import os
 import subprocess
 import sys
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
-from coterie.errors import InvalidInput
+from coterie.errors import CoterieError, InvalidInput
 from coterie.flow.rng import Rng
-from coterie.learn.models import Cnn, FaceCnn, fcnn
+from coterie.learn.model import ModuleModel
+from coterie.learn.models import Cnn, FaceCnn, Gru, fcnn
 from coterie.learn.sgd import Local
 from coterie.measure import bench_ring
 from coterie.measure.bench import BENCHMARKS, Benchmark, Options, run_benchmarks
 from coterie.measure.bench_peers import Work, peers
-from coterie.measure.bench_ring import ModuleCase, PlainLoop, Rounds, ifca, module_round, random_federation
+from coterie.measure.bench_ring import IfcaCase, ModuleCase, PlainLoop, Rounds, ifca, module_round, random_federation
 from coterie.measure.bench_scaling import run_here
+from coterie.measure.elsewhere import Elsewhere
 from coterie.measure.ratio import Ratio, Timing, interleaved, machine
 from coterie.protocols.ifca import Ifca
 from coterie.run.benchmarking import as_document, as_table
@@ -134,10 +140,10 @@ def test_a_benchmark_is_found_by_its_home() -> None:
 
 
 def test_a_small_run_of_ifca_and_of_a_module() -> None:
-    rows = list(ifca(Options(repeats=1), clients=4, clusters=2, each=60))
+    rows = list(ifca(Options(repeats=1), IfcaCase(clients=4, clusters=2, each=60)))
     assert [row.bound for row in rows] == [2.3, 0.5]
     assert rows[0].ours == rows[1].ours
-    case = ModuleCase("CNN", Cnn(), bench_ring._plain_cnn, bench_ring._pictures(1, 28), 2, Local(1, None, 3))
+    case = ModuleCase("CNN", Cnn(), bench_ring._plain_cnn, partial(bench_ring._pictures, 1, 28), 2, Local(1, None, 3))
     row = module_round(case, Options(repeats=1))
     assert row.ratio is not None
     assert "2 clients, 1 steps of 3" in row.name
@@ -166,12 +172,22 @@ def test_the_plain_loop_does_the_same_work() -> None:
     [
         (bench_ring._plain_cnn, Cnn(), torch.rand(4, 1, 28, 28)),
         (bench_ring._plain_face_cnn, FaceCnn(), torch.rand(4, 3, 48, 48)),
+        (bench_ring._PlainGru, Gru(), torch.randint(1, 5000, (4, 9))),
     ],
 )
-def test_the_plain_networks_compute_the_same(plain: bench_ring.Build, ours: Cnn | FaceCnn, x: torch.Tensor) -> None:
+def test_the_plain_networks_compute_the_same(plain: bench_ring.Build, ours: ModuleModel, x: torch.Tensor) -> None:
     module = plain()
     params = dict(zip(ours.init(0), (leaf.detach() for leaf in module.parameters()), strict=True))
     torch.testing.assert_close(ours.logits(params, x), module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_contender_elsewhere_runs_there() -> None:
+    with closing(Elsewhere(partial, math.sqrt, 4)) as contender:
+        contender()
+        contender()
+        assert contender._process.pid != os.getpid()
+    with closing(Elsewhere(partial, math.sqrt, -4)) as broken, pytest.raises(CoterieError, match="process died"):
+        broken()
 
 
 def test_costs_of_a_few_clients() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from coterie.learn.model import Model, ModuleModel
 from coterie.learn.models import Cnn, FaceCnn, Gru, fcnn
 from coterie.learn.sgd import Local
 from coterie.measure.bench import Options
+from coterie.measure.elsewhere import Elsewhere
 from coterie.measure.ratio import Ratio, interleaved
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
@@ -63,21 +65,33 @@ class Rounds:
         self.simulator.close()
 
 
-def ifca(options: Options, clients: int = 120, clusters: int = 5, each: int = 500) -> Iterator[Ratio]:
+@dataclass(frozen=True)
+class IfcaCase:
     """MingledPie's setting: FCNN 784-200-10, 5 local steps of 50, the choice on 50 examples."""
-    rng = Rng.seeded(options.seed)
-    x = torch.rand(clients * each, 784, generator=rng.child("pictures").torch())
-    federation = random_federation(clients, each, x, rng)
-    local = Local(steps=5, batch_size=50, lr=0.01)
-    protocol = Ifca(rounds=1, local=local, clusters=clusters, candidates=0, choose_on=50)
-    contenders: dict[str, Callable[[], object]] = {
-        "ours": Rounds(protocol, federation, fcnn(), rng),
-        "loop": PlainLoop(federation, _plain_fcnn, local, clusters, choose_on=50),
-        "products": _products(clients, clusters, local, 50, rng),
-    }
-    best = {name: timing.best for name, timing in interleaved(contenders, options.repeats).items()}
+
+    clients: int = 120
+    clusters: int = 5
+    each: int = 500
+    local: Local = field(default_factory=lambda: Local(steps=5, batch_size=50, lr=0.01))
+    choose_on: int = 50
+
+    def federation(self, rng: Rng) -> Federation:
+        x = torch.rand(self.clients * self.each, 784, generator=rng.child("pictures").torch())
+        return random_federation(self.clients, self.each, x, rng)
+
+    def plain(self, rng: Rng) -> PlainLoop:
+        return PlainLoop(self.federation(rng), _plain_fcnn, self.local, self.clusters, self.choose_on)
+
+
+def ifca(options: Options, case: IfcaCase | None = None) -> Iterator[Ratio]:
+    rng, case = Rng.seeded(options.seed), case or IfcaCase()
+    protocol = Ifca(rounds=1, local=case.local, clusters=case.clusters, candidates=0, choose_on=case.choose_on)
+    with closing(Elsewhere(case.plain, rng)) as loop:
+        ours, products = Rounds(protocol, case.federation(rng), fcnn(), rng), _products(case, rng)
+        timings = interleaved({"ours": ours, "loop": loop, "products": products}, options.repeats)
+    best = {name: timing.best for name, timing in timings.items()}
     yield Ratio(
-        f"IFCA, FCNN, {clients} clients, {clusters} clusters: a round",
+        f"IFCA, FCNN, {case.clients} clients, {case.clusters} clusters: a round",
         best["ours"],
         "s",
         best["loop"],
@@ -105,11 +119,21 @@ class ModuleCase:
     clients: int
     local: Local
 
+    def federation(self, rng: Rng) -> Federation:
+        each = self.local.steps * self.local.batch_size
+        x = self.inputs(self.clients * each, rng.child("inputs").torch())
+        return random_federation(self.clients, each, x, rng, classes=5)
+
+    def plain_loop(self, rng: Rng) -> PlainLoop:
+        return PlainLoop(self.federation(rng), self.plain, self.local)
+
 
 def modules(options: Options) -> Iterator[Ratio]:
     cases = [
-        ModuleCase("CNN", Cnn(), _plain_cnn, _pictures(1, 28), 40, Local(steps=5, batch_size=50)),
-        ModuleCase("CNN of 3 convolutions", FaceCnn(), _plain_face_cnn, _pictures(3, 48), 12, Local(batch_size=20)),
+        ModuleCase("CNN", Cnn(), _plain_cnn, partial(_pictures, 1, 28), 40, Local(steps=5, batch_size=50)),
+        ModuleCase(
+            "CNN of 3 convolutions", FaceCnn(), _plain_face_cnn, partial(_pictures, 3, 48), 12, Local(batch_size=20)
+        ),
         ModuleCase("GRU", Gru(), _PlainGru, _words, 12, Local(batch_size=20)),
     ]
     for case in cases:
@@ -118,10 +142,11 @@ def modules(options: Options) -> Iterator[Ratio]:
 
 def module_round(case: ModuleCase, options: Options) -> Ratio:
     rng, local, clients = Rng.seeded(options.seed), case.local, case.clients
-    each = local.steps * local.batch_size
-    federation = random_federation(clients, each, case.inputs(clients * each, rng.child("inputs").torch()), rng, 5)
-    with closing(Rounds(FedAvg(rounds=1, local=local), federation, case.model, rng, processes=WORKERS)) as ours:
-        loop = PlainLoop(federation, case.plain, local)
+    protocol = FedAvg(rounds=1, local=local)
+    with (
+        closing(Elsewhere(case.plain_loop, rng)) as loop,
+        closing(Rounds(protocol, case.federation(rng), case.model, rng, processes=WORKERS)) as ours,
+    ):
         best = {key: timing.best for key, timing in interleaved({"ours": ours, "loop": loop}, options.repeats).items()}
     return Ratio(
         f"FedAvg, {case.name}, {clients} clients, {local.steps} steps of {local.batch_size}: a round",
@@ -133,8 +158,8 @@ def module_round(case: ModuleCase, options: Options) -> Ratio:
     )
 
 
-def _pictures(channels: int, side: int) -> Callable[[int, torch.Generator], Tensor]:
-    return lambda count, draws: torch.rand(count, channels, side, side, generator=draws)
+def _pictures(channels: int, side: int, count: int, draws: torch.Generator) -> Tensor:
+    return torch.rand(count, channels, side, side, generator=draws)
 
 
 def _words(count: int, draws: torch.Generator) -> Tensor:
@@ -225,19 +250,19 @@ class PlainLoop:
             optimizer.step()
 
 
-def _products(clients: int, clusters: int, local: Local, choose_on: int, rng: Rng) -> Callable[[], object]:
+def _products(case: IfcaCase, rng: Rng) -> Callable[[], object]:
     """The matrix products of an IFCA round of the FCNN, each once, on operands that lie ready."""
-    draws = rng.child("operands").torch()
+    draws, clients, local = rng.child("operands").torch(), case.clients, case.local
 
     def random(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=draws)
 
-    sample = random(clients * choose_on, 784)
+    sample = random(clients * case.choose_on, 784)
     x, hidden, delta = (random(clients, local.batch_size, width) for width in (784, 200, 10))
     first, second = random(clients, 200, 784), random(clients, 10, 200)
 
     def run() -> None:
-        for cluster in range(clusters):
+        for cluster in range(case.clusters):
             (sample @ first[cluster].T) @ second[cluster].T
         for _ in range(local.steps):
             torch.bmm(x, first.transpose(1, 2))
