@@ -68,7 +68,8 @@ def train(
         saved = folder.load() if folder else None
         if saved is not None:
             simulator.memory = dict(saved.memory)
-        watcher = _Watcher(protocol, simulator, evaluate_every, folder, progress, list(saved.history) if saved else [])
+        history = list(saved.history) if saved else []
+        watcher = _Watcher(protocol, simulator, server, evaluate_every, folder, progress, history)
         state = protocol.start(server) if saved is None else saved.state
         state = drive(protocol, state, server, simulator, tape=tape, tamperers=tamperers, before_ask=watcher)
         scores = watcher.finish(state)
@@ -85,13 +86,15 @@ class _Watcher:
 
     protocol: Protocol[Any]
     simulator: Simulator
+    server: Server
     every: int
     folder: RunFolder | None
     progress: Progress | None
     history: list[dict[str, Any]]
 
     def __call__(self, ask: Ask[Any]) -> None:
-        if ask.round and ask.round % self.every == 0:
+        measured = self.history[-1]["round"] if self.history else 0
+        if ask.round > measured and ask.round % self.every == 0:  # a round may have several requests
             self._measure(ask.round, ask.state)
         if self.folder is not None:
             self.folder.save(Checkpoint(ask.state, self.simulator.memory, self.history))
@@ -105,7 +108,7 @@ class _Watcher:
         return scores
 
     def _measure(self, round: int, state: Any) -> Scores:
-        scores = evaluate(self.simulator, self.protocol, state)
+        scores = evaluate(self.simulator, self.protocol, state, self.server)
         if not self.history or self.history[-1]["round"] < round:
             self.history.append({"round": round, "accuracy": scores.mean, "sizes": scores.sizes})
         return scores
