@@ -132,3 +132,12 @@ def test_bad_input_is_named() -> None:
     empty = Clustering(torch.zeros(2, 3, 2), torch.zeros(2, 3), torch.zeros(2))
     with pytest.raises(InvalidInput, match="the local centres there are"):
         merge_local_centres(empty, 1, Rng.seeded(0))
+
+
+def test_data_with_many_equal_directions_have_a_subspace() -> None:
+    """One-hot columns: hundreds of equal eigenvalues, and repeated points."""
+    codes = torch.randint(40, (400, 3), generator=Rng.seeded(0).child("codes").torch())
+    x = torch.cat([torch.nn.functional.one_hot(codes[:, column], 40) for column in range(3)], 1).float()
+    found = local_kmeans(Points.of([x, x[:50], x[:1].repeat(90, 1)]), 5, Rng.seeded(0))
+    assert bool(torch.isfinite(found.centres).all())
+    assert found.weights.sum(1).tolist() == [400, 50, 90]

@@ -33,7 +33,7 @@ RECORD_SHARES = {
 CLIENT_SHARES = {
     "outer/outer": 1.0,
     "weights/weights": 0.5,
-    "bound/norms": 0.05,
+    "bound/norms": 0.2,
     "centres/sums": 2.0,
     "centres/counts": 0.05,
     "lloyd/sums": 2.0,

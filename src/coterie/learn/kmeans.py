@@ -147,10 +147,16 @@ def _projected(x: Tensor, dimensions: int) -> Tensor:
     if dimensions >= min(x.shape[1:]):
         return x
     if x.shape[1] <= x.shape[2]:
-        left = torch.linalg.eigh(torch.bmm(x, x.transpose(1, 2))).eigenvectors[:, :, -dimensions:]
+        left = _leading(torch.bmm(x, x.transpose(1, 2)), dimensions)
         return torch.bmm(left, torch.bmm(left.transpose(1, 2), x))
-    right = torch.linalg.eigh(torch.bmm(x.transpose(1, 2), x)).eigenvectors[:, :, -dimensions:]
+    right = _leading(torch.bmm(x.transpose(1, 2), x), dimensions)
     return torch.bmm(torch.bmm(x, right), right.transpose(1, 2))
+
+
+def _leading(gram: Tensor, dimensions: int) -> Tensor:
+    """Eigenvectors of the largest eigenvalues. In float32 LAPACK gives up on many equal ones, as one-hot data have."""
+    vectors: Tensor = torch.linalg.eigh(gram.double()).eigenvectors
+    return vectors[:, :, -dimensions:].to(gram.dtype)
 
 
 def _by_proximity(x: Tensor, weights: Tensor, projected: Tensor, centres: Tensor, margin: float) -> Tensor:

@@ -47,6 +47,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "clipped gradients, and property inference beside a round", "coterie.measure.bench_property:property_inference"
     ),
     "ciphers": Benchmark("sealed sums beside TenSEAL and the paper's tables", "coterie.measure.bench_ciphers:ciphers"),
+    "kmeans": Benchmark(
+        "FedDP-KMeans: a loop, the public code, ten million points", "coterie.measure.bench_kmeans:kmeans"
+    ),
     "peers": Benchmark("Flower's simulation and pfl, if given", "coterie.measure.bench_peers:peers"),
 }
 
