@@ -102,16 +102,16 @@ def reproduce(
     paper: Annotated[str | None, typer.Argument(help="A paper's name; without one, all tables are listed.")] = None,
     table: Annotated[str | None, typer.Option(help="One table or figure; else all of the paper.")] = None,
     scale: Annotated[Literal["quick", "paper"], typer.Option(help="Or the paper's own settings.")] = "quick",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
+    seeds: Annotated[str, typer.Option(help="How many (3), or which (5-9 or 2,4).")] = "3",
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only rows with this word; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(help="The folder with data sets.")] = None,
     folder: Annotated[Path, typer.Option(help="Where results are kept.")] = RUNS / "reproduce",
 ) -> None:
     """Run tables and figures of the papers: ours beside the published values."""
-    from coterie.recipes.base import Scale, Settings
+    from coterie.recipes.base import Scale, Settings, parse_seeds
     from coterie.run import reproduction
 
-    settings = Settings(Scale(scale), tuple(range(seeds)), tuple(rows or ()), data)
+    settings = Settings(Scale(scale), parse_seeds(seeds), tuple(rows or ()), data)
     if paper is None:
         reproduction.show_list(settings, folder)
     else:

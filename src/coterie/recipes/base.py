@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from coterie.errors import InvalidInput, nearest
+from coterie.errors import InvalidInput, nearest, require
 from coterie.run.jobs import Job, Progress, Result, run_jobs, stored
 
 
@@ -28,6 +29,20 @@ class Settings:
 
     def wants(self, row: str) -> bool:
         return not self.rows or any(word in row for word in self.rows)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``"3"``: the first three; ``"5-9"``: from five to nine; ``"2,4"``: these two."""
+    span = re.fullmatch(r"(\d+)-(\d+)", text)
+    if text.isdecimal():
+        seeds = tuple(range(int(text)))
+    elif span:
+        seeds = tuple(range(int(span[1]), int(span[2]) + 1))
+    else:
+        seeds = tuple(int(part) for part in text.split(",") if part.isdecimal())
+        require(len(seeds) == text.count(",") + 1, "seeds", text, "must be how many (3), or which (5-9 or 2,4)")
+    require(len(set(seeds)) == len(seeds) > 0, "seeds", text, "must name at least one, none twice, and the lower first")
+    return seeds
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,7 @@ class Recipe:
     needs: str = "embedded data"  # what data it wants
     differs: str = ""  # where it departs from the paper, for its output
     unit: str = ""
+    shares: str = ""  # a name under which tables that use the same runs keep them together
 
     def state(self, settings: Settings, folder: Path) -> tuple[int, int]:
         """How many of its jobs have been run, and how many there are."""
@@ -78,7 +94,7 @@ class Recipe:
         return lines, self.claims(lines)
 
     def folder(self, settings: Settings, root: Path) -> Path:
-        return root / self.paper / settings.scale.value / self.table.replace(" ", "-")
+        return root / self.paper / settings.scale.value / (self.shares or self.table.replace(" ", "-"))
 
 
 def find(recipes: Sequence[Recipe], paper: str, table: str | None) -> list[Recipe]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -258,8 +259,8 @@ def _auc(seen: np.ndarray) -> float:
     return stratified_auc(seen[:, 5], seen[:, 3].astype(bool), seen[:, 1].tolist())[0] if len(seen) else float("nan")
 
 
-def recipe(table: str, title: str, **parts: object) -> Recipe:
-    return Recipe(paper=PAPER, table=table, title=title, **({"needs": NEEDS, "differs": DIFFERS} | parts))  # type: ignore[arg-type]
+def recipe(table: str, title: str, **parts: Any) -> Recipe:
+    return Recipe(PAPER, table, title, shares="jobs", **({"needs": NEEDS, "differs": DIFFERS} | parts))
 
 
 RECIPES = (

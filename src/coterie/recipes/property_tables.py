@@ -51,7 +51,7 @@ def jobs(rows: Rows, settings: Settings, pictures: bool = False) -> list[Job]:
     plans = {plan.key: plan for row in chosen(rows, settings) for plan in row.plans.values()}
     return [
         Job(
-            f"{'data' if data else 'drawn'}/{key}-seed{seed}",
+            f"{'data' if data else 'drawn'}{'-pictured' if pictures else ''}/{key}-seed{seed}",
             attacked,
             {"plan": asdict(plan), "seed": seed, "scale": settings.scale.value, "data": data, "pictures": pictures},
         )
@@ -76,7 +76,8 @@ def line(label: str, published: float | None, values: Iterable[float], note: str
     found = [value for value in values if not math.isnan(value)]
     if not found:
         return Line(label, published, math.nan, note=note or "no round to tell apart")
-    return Line(label, published, float(np.mean(found)), *t_interval(found), note)
+    low, high = np.clip(t_interval(found), 0.0, 1.0)  # all that stands in these tables lies there
+    return Line(label, published, float(np.mean(found)), float(low), float(high), note)
 
 
 def lines(rows: Rows, settings: Settings, results: Mapping[str, Result]) -> list[Line]:

@@ -22,9 +22,9 @@ from coterie.learn.model import Model
 from coterie.learn.models import Cnn, ResNet18, fcnn, texas_mlp
 from coterie.learn.params import Layout, Params
 from coterie.protocols.ifca import Ifca
-from coterie.recipes.base import Scale, Settings
+from coterie.recipes.base import Recipe, Scale, Settings
 from coterie.recipes.mingledpie.published import TABLE_4, TABLE_9
-from coterie.recipes.mingledpie.tables import Entry, SharedRecipe, jobs_of, lines_of
+from coterie.recipes.mingledpie.tables import SHARED, Entry, jobs_of, lines_of
 from coterie.run.jobs import Result
 from coterie.run.training import train
 from coterie.wire.sealed import SealedBatch, SealedSum
@@ -173,8 +173,9 @@ def variants(settings: Settings) -> Sequence[Entry]:
 
 
 RECIPES = (
-    SharedRecipe(
+    Recipe(
         paper="mingledpie",
+        shares=SHARED,
         table="variants",
         title="What each variant costs a round, on the FCNN (159,010 parameters)",
         jobs=jobs_of(variants),
@@ -183,8 +184,9 @@ RECIPES = (
         differs="not in the paper; 20 clients, real ciphertexts; seconds are of one process that computes all clients; "
         "the previous sums, which a client that took part has, are not counted again",
     ),
-    SharedRecipe(
+    Recipe(
         paper="mingledpie",
+        shares=SHARED,
         table="IV",
         title="Seconds for an identity set, for the server's sums and for rebuilding",
         jobs=jobs_of(table_4),
@@ -193,8 +195,9 @@ RECIPES = (
         differs="another machine; the paper uses Texas100's model, quick scale MNIST's (159,010 parameters)",
         unit="s",
     ),
-    SharedRecipe(
+    Recipe(
         paper="mingledpie",
+        shares=SHARED,
         table="IX",
         title="Seconds to encrypt and to decrypt a model",
         jobs=jobs_of(table_9),

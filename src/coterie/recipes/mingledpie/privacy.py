@@ -12,9 +12,9 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.defences.fuzzy_tags import ClusterKeys, Counting, GroupSets, IdentitySets, SampledSets, TagRule
 from coterie.flow.rng import Rng
 from coterie.measure.intervals import proportion
-from coterie.recipes.base import Claim, Line, Scale, Settings
+from coterie.recipes.base import Claim, Line, Recipe, Scale, Settings
 from coterie.recipes.mingledpie.published import FIGURE_3, TABLE_2
-from coterie.recipes.mingledpie.tables import Entry, SharedRecipe, jobs_of, lines_of, path_of
+from coterie.recipes.mingledpie.tables import SHARED, Entry, jobs_of, lines_of, path_of
 from coterie.recipes.mingledpie.work import SETUPS, present, profiled
 from coterie.run.jobs import Job, Result
 from coterie.wire.messages import Contributions, Envelope, Published
@@ -138,10 +138,14 @@ def table_2_entries(settings: Settings) -> Sequence[Entry]:
 
 
 def _entry(row: str, published: float | None, arguments: Mapping[str, Any], what: str) -> Entry:
-    def note(result: Result) -> str:
-        return f"{result[what][1]:.1f} to {result[what][2]:.1f} over clients"
-
-    return Entry(row, published, profiled, arguments, lambda result: float(result[what][0]), note)
+    return Entry(
+        row,
+        published,
+        profiled,
+        arguments,
+        lambda result: float(result[what][0]),
+        alone=lambda result: (result[what][1], result[what][2]),  # over clients
+    )
 
 
 def table_2_claims(lines: Sequence[Line]) -> Sequence[Claim]:
@@ -157,20 +161,23 @@ def table_2_claims(lines: Sequence[Line]) -> Sequence[Claim]:
         ):
             line = ours.get(f"{name}, {method}: epoch 5")
             if line is not None:
-                low, high = (float(word) for word in line.note.removesuffix(" over clients").split(" to "))
                 expected = 100 * rule.blind_guess()
                 text = f"{name}: A1 against {method} gets the closed form's {expected:.1f} %"
-                claims.append(Claim(text, low <= expected <= high, f"{line.ours:.1f} % [{low:.1f}, {high:.1f}]"))
+                claims.append(Claim(text, line.low <= expected <= line.high, _shown(line)))
         a2 = ours.get(f"{name}, MingledPie: A2, top-1")
         if a2 is not None:
-            low, high = (float(word) for word in a2.note.removesuffix(" over clients").split(" to "))
-            claims.append(Claim(f"{name}: A2 falls to chance, 20 %", low <= 20 <= high, f"{a2.ours:.1f} %"))
+            claims.append(Claim(f"{name}: A2 falls to chance, 20 %", a2.low <= 20 <= a2.high, _shown(a2)))
     return claims
 
 
+def _shown(line: Line) -> str:
+    return f"{line.ours:.1f} % [{line.low:.1f}, {line.high:.1f}]"
+
+
 RECIPES = (
-    SharedRecipe(
+    Recipe(
         paper="mingledpie",
+        shares=SHARED,
         table="Fig 3",
         title="How often a server guesses a client's true cluster from its identity set",
         jobs=figure_3_jobs,
@@ -181,8 +188,9 @@ RECIPES = (
         "sets a cell, paper scale 20,000",
         unit="%",
     ),
-    SharedRecipe(
+    Recipe(
         paper="mingledpie",
+        shares=SHARED,
         table="II",
         title="Preference profiling in the first five rounds, p=0.5, T=2, k=5",
         jobs=jobs_of(table_2_entries),
@@ -191,7 +199,7 @@ RECIPES = (
         needs="MNIST, Fashion-MNIST, ... (with --data; what is there is used); else 5,000 embedded digits, 40 clients",
         differs="IFCA starts from models that clients have voted on, so clusters are right from the first round; the "
         "identity sets hold T identities, and in a row of its own T decoys; ciphertexts are CKKS's mock; secure sums "
-        "with 40 clients; one seed at quick scale",
+        "with 40 clients",
         unit="%",
     ),
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from coterie.measure.judge import t_interval
-from coterie.recipes.base import Line, Recipe, Scale, Settings
+from coterie.recipes.base import Line, Settings
 from coterie.run.jobs import Job, Result
 
 
@@ -22,6 +22,14 @@ class Entry:
     arguments: Mapping[str, Any]
     value: Callable[[Result], float]
     note: Callable[[Result], str] = field(default=lambda result: "")
+    alone: Callable[[Result], tuple[float, float]] = field(default=lambda result: (math.nan, math.nan))
+    """The interval where there is one seed only."""
+
+    def line(self, results: Sequence[Result]) -> Line:
+        """Over the results of all seeds."""
+        values = [self.value(result) for result in results]
+        interval = t_interval(values) if len(values) > 1 else self.alone(results[0])
+        return Line(self.row, self.published, sum(values) / len(values), *interval, self.note(results[0]))
 
     def key(self, seed: int) -> str:
         named = ",".join(f"{name}={_word(value)}" for name, value in self.arguments.items() if name != "data")
@@ -32,20 +40,9 @@ def _word(value: Any) -> str:
     return "".join(sign if sign.isalnum() or sign in "._-" else "_" for sign in str(value))
 
 
+SHARED = "jobs"  # where all tables keep their runs
+
 Entries = Callable[[Settings], Sequence[Entry]]
-
-
-@dataclass(frozen=True)
-class SharedRecipe(Recipe):
-    """Its jobs are kept with those of the paper's other tables."""
-
-    def folder(self, settings: Settings, root: Path) -> Path:
-        return root / self.paper / settings.scale.value / "jobs"
-
-
-def seeds(settings: Settings) -> tuple[int, ...]:
-    """At quick scale one seed: it shows the size of an effect, not its interval."""
-    return settings.seeds[:1] if settings.scale is Scale.QUICK else settings.seeds
 
 
 def path_of(settings: Settings) -> str | None:
@@ -58,7 +55,7 @@ def jobs_of(entries: Entries) -> Callable[[Settings], Sequence[Job]]:
             entry.key(seed): Job(entry.key(seed), entry.work, {**entry.arguments, "seed": seed})
             for entry in entries(settings)
             if settings.wants(entry.row)
-            for seed in seeds(settings)
+            for seed in settings.seeds
         }
         return list(wanted.values())
 
@@ -67,13 +64,10 @@ def jobs_of(entries: Entries) -> Callable[[Settings], Sequence[Job]]:
 
 def lines_of(entries: Entries) -> Callable[[Settings, Mapping[str, Result]], Sequence[Line]]:
     def lines(settings: Settings, results: Mapping[str, Result]) -> Sequence[Line]:
-        found = []
-        for entry in entries(settings):
-            if settings.wants(entry.row):
-                ours = [results[entry.key(seed)] for seed in seeds(settings)]
-                values = [entry.value(result) for result in ours]
-                mean = sum(values) / len(values)
-                found.append(Line(entry.row, entry.published, mean, *t_interval(values), entry.note(ours[0])))
-        return found
+        return [
+            entry.line([results[entry.key(seed)] for seed in settings.seeds])
+            for entry in entries(settings)
+            if settings.wants(entry.row)
+        ]
 
     return lines
