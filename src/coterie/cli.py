@@ -28,11 +28,14 @@ def train(
     ] = None,
     runs: Root = RUNS,
     seed: Annotated[int | None, typer.Option(help="Replaces the file's seed.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write down every message, for `coterie audit --recorded`.")
+    ] = None,
 ) -> None:
     """Train one federation, or several that differ in their trainer."""
     from coterie.run import session
 
-    session.train(config, runs, seed)
+    session.train(config, runs, seed, record)
 
 
 @app.command()
@@ -72,13 +75,16 @@ AUDITS = RUNS / "audit"
 def audit(
     federation: Federation = None,
     folder: Audits = AUDITS,
+    recorded: Annotated[
+        Path | None, typer.Option(help="Attack what a deployment wrote down in this folder; nothing is trained.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")] = None,
 ) -> None:
     """Train a federation, attack it, and say whether it is safe to launch; exit code 1 if a limit is broken."""
     from coterie.audit import session
 
-    raise typer.Exit(session.run_audit(federation, folder, with_frontier=False, as_json=as_json, junit=junit))
+    raise typer.Exit(session.run_audit(federation, folder, recorded=recorded, as_json=as_json, junit=junit))
 
 
 @app.command()
@@ -86,7 +92,7 @@ def frontier(federation: Federation = None, folder: Audits = AUDITS) -> None:
     """Audit, and sweep a defence's strength: leakage against utility against cost, and what to choose."""
     from coterie.audit import session
 
-    raise typer.Exit(session.run_audit(federation, folder, with_frontier=True, as_json=False, junit=None))
+    raise typer.Exit(session.run_audit(federation, folder, with_frontier=True))
 
 
 @app.command()

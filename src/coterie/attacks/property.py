@@ -186,7 +186,9 @@ class PassiveProperty:
         return means
 
     def own_update(self, view: View, observed: Observed) -> Own | None:
-        """What the adversary's clients sent to this cluster; None if they were elsewhere."""
+        """What the adversary's clients sent to this cluster; None if they were elsewhere, or it was not recorded."""
+        if not view.has_sent(observed.round):
+            return None
         sent = view.sent(observed.round)
         mine = sent.membership[:, observed.slot].nonzero().flatten()
         if not len(mine):

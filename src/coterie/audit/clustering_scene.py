@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.audit.family import Family
+from coterie.audit.recorded import Recording
 from coterie.audit.subject import Subject
 from coterie.cluster import run_clustering
 from coterie.data.auxiliary import reserve
@@ -42,6 +43,9 @@ class ClusteringFamily(Family):
 
     def admits(self, subject: Subject) -> str:
         return "" if subject.data.kind not in ("yelp", "critics") else "needs points, and the data are texts"
+
+    def admits_recording(self, recording: Recording) -> str:
+        return "needs the records that were clustered, and a recording does not hold them"
 
     def accepts(self, choice: Choice) -> bool:
         return choice.kind in ("none", KIND)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.audit import gate
 from coterie.audit.family import Claimed, Evidence, Family, Scored, all_families, find
+from coterie.audit.recorded import Recording
 from coterie.audit.result import (
     AuditResult,
     Chart,
@@ -23,6 +24,7 @@ from coterie.audit.result import (
     Measured,
     Method,
     Series,
+    Suspected,
 )
 from coterie.audit.subject import Subject, check_limits, label
 from coterie.measure.claims import Outcome
@@ -40,23 +42,13 @@ def audit(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Train, attack and judge. Jobs whose results the folder holds are not run again."""
+    """Train, attack and judge; or attack what was recorded. Jobs whose results the folder holds are not run again."""
     started = time.monotonic()
     chosen, left_out = admitted(subject)
     check_limits(subject.limits, gate.known_limits(all_families()))
-    plan = {family.name: settings(family, subject) for family in chosen}
-    jobs = [
-        Job(key_of(name, choice, seed), run_one, arguments(name, subject, choice, seed))
-        for name, choices in plan.items()
-        for choice in choices
-        for seed in range(subject.audit.seeds)
-    ]
-    results = run_jobs(jobs, folder, processes=processes, progress=progress)
-    found = [
-        (family, choice, evidence_of(family.name, choice, subject.audit.seeds, results))
-        for family in chosen
-        for choice in plan[family.name]
-    ]
+    plan = [(family, choice) for family in chosen for choice in settings(family, subject)]
+    results = run_jobs(jobs_of(plan, subject), folder / subject.fingerprint, processes=processes, progress=progress)
+    found = [(family, choice, evidence_of(family.name, choice, subject.seeds, results)) for family, choice in plan]
 
     def launched(family: Family, choice: Choice) -> bool:
         return label(choice) == label(configured(family, subject))
@@ -65,30 +57,33 @@ def audit(
         title=f"Audit of {subject.name}",
         subject=_words(subject),
         leaks=[leak for family, choice, evidence in found for leak in leaks(family, choice, evidence)],
-        defended=[defended(family, choice, evidence) for family, choice, evidence in found],
+        defended=[] if subject.recorded else [defended(family, choice, evidence) for family, choice, evidence in found],
         charts=[_chart(row) for family, choice, evidence in found for row in evidence[0].charts],
         galleries=[Gallery(**row) for family, choice, evidence in found for row in evidence[0].galleries],
+        suspected=[Suspected(**row) for family, choice, evidence in found for row in evidence[0].suspected],
         checks=gate.checks(subject, [(family, rows) for family, choice, rows in found if launched(family, choice)]),
         methods=[Method(family.name, family.paper, family.question, family.threat, family.method) for family in chosen],
         left_out=left_out,
         reproduce={
             "command": command,
-            "seeds": f"{subject.seed} to {subject.seed + subject.audit.seeds - 1}",
+            "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "duration": f"{time.monotonic() - started:.0f} s",
             **versions(),
         },
+        recorded=subject.recorded is not None,
     )
 
 
 def admitted(subject: Subject) -> tuple[list[Family], dict[str, str]]:
     """The families that will be run, and why the others will not."""
     chosen, left_out = [], {}
+    recording = Recording(subject) if subject.recorded else None
     wanted = {find(name).name for name in subject.audit.families}
     for family in all_families():
         if wanted and family.name not in wanted:
             left_out[family.name] = "not asked for"
-        elif reason := family.admits(subject):
+        elif reason := family.admits_recording(recording) if recording else family.admits(subject):
             left_out[family.name] = reason
         else:
             chosen.append(family)
@@ -96,7 +91,9 @@ def admitted(subject: Subject) -> tuple[list[Family], dict[str, str]]:
 
 
 def settings(family: Family, subject: Subject) -> list[Choice]:
-    """No defence first, then the one that is configured, then those to compare with."""
+    """No defence first, then the one that is configured, then those to compare with; of a recording, its own."""
+    if subject.recorded:
+        return [subject.defence]
     compare = [choice for choice in subject.audit.compare if family.accepts(choice)] or family.defences(subject)
     rows = [Choice(kind="none"), configured(family, subject), *compare]
     return list({label(choice): choice for choice in rows}.values())
@@ -104,21 +101,29 @@ def settings(family: Family, subject: Subject) -> list[Choice]:
 
 def configured(family: Family, subject: Subject) -> Choice:
     """The defence that is to be launched with, where it has a place in this family; else none."""
-    return subject.defence if family.accepts(subject.defence) else Choice(kind="none")
+    return subject.defence if subject.recorded or family.accepts(subject.defence) else Choice(kind="none")
+
+
+def jobs_of(plan: Iterable[tuple[Family, Choice]], subject: Subject) -> list[Job]:
+    """One job a family, defence and seed."""
+    values = {"subject": subject.model_dump()}
+    return [
+        Job(
+            key_of(family.name, choice, seed),
+            run_one,
+            values | {"family": family.name, "defence": choice.model_dump(), "seed": subject.seed + seed},
+        )
+        for family, choice in plan
+        for seed in range(subject.seeds)
+    ]
 
 
 def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int) -> Result:
     """One job, from plain values, in a process of its own."""
-    return find(family).measure(Subject.model_validate(subject), Choice.model_validate(defence), seed).plain()
-
-
-def arguments(name: str, subject: Subject, choice: Choice, seed: int) -> dict[str, Any]:
-    return {
-        "family": name,
-        "subject": subject.model_dump(),
-        "defence": choice.model_dump(),
-        "seed": subject.seed + seed,
-    }
+    asked, chosen = Subject.model_validate(subject), find(family)
+    if asked.recorded:
+        return chosen.replay(Recording(asked), seed).plain()
+    return chosen.measure(asked, Choice.model_validate(defence), seed).plain()
 
 
 def key_of(family: str, choice: Choice, seed: int) -> str:
@@ -141,6 +146,8 @@ def leaks(family: Family, choice: Choice, evidence: Sequence[Evidence]) -> list[
     for number, first in enumerate(evidence[0].scored):
         same = [one.scored[number] for one in evidence]
         score = measured([one.score for one in same])
+        if len(same) == 1 and first.interval is not None:
+            score = Measured(first.score, *first.interval)
         rows.append(
             Leak(
                 family=family.name,
@@ -167,12 +174,18 @@ def measured(values: Sequence[float]) -> Measured:
 
 def _sentence(row: Scored, score: Measured, defence: str) -> str:
     under = "without a defence" if defence == "none" else f"under {defence}"
+    if math.isnan(score.value):
+        return f"{capital(row.attack)} by a {row.adversary} was run {under} and not scored: no truth was given."
     what = f"{row.attack} by a {row.adversary} scores {score} ({row.measure}; chance {row.chance:.3f}) {under}"
     if row.control:
         return f"Control, in which there is nothing to find: {what}."
     if not math.isnan(score.low) and score.low > row.chance:
-        return f"{what[0].upper()}{what[1:]}: it leaks."
-    return f"{what[0].upper()}{what[1:]}: no more than chance explains."
+        return f"{capital(what)}: it leaks."
+    return f"{capital(what)}: no more than chance explains."
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _roc(rows: Sequence[Scored]) -> tuple[list[float], list[float]] | None:
@@ -226,6 +239,15 @@ def _chart(row: dict[str, Any]) -> Chart:
 
 
 def _words(subject: Subject) -> dict[str, str]:
+    if subject.recorded:
+        return {
+            "recording": str(subject.recorded.folder),
+            "scored by": subject.recorded.truth or "nothing: no truth was given",
+            "the adversary's data": label(subject.data),
+            "model": label(subject.model),
+            "trainer": label(subject.trainers[0]),
+            "defence": label(subject.defence),
+        }
     return {
         "data": label(subject.data),
         "partition": label(subject.partition),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from coterie.audit import families
 from coterie.audit.subject import Subject
 from coterie.errors import InvalidInput, nearest
 from coterie.run.config import Choice
+
+if TYPE_CHECKING:
+    from coterie.audit.recorded import Recording
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Scored:
     knew: str = ""
     control: bool = False
     suspicions: tuple[Sequence[float], Sequence[bool]] | None = None  # scores and answers, for a ROC curve
+    interval: tuple[float, float] | None = None  # over what was observed, where there is one run only
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,12 @@ class Evidence:
     claim: Claimed | None = None
     charts: Sequence[dict[str, Any]] = field(default_factory=tuple)  # as result.Chart; the first seed's are shown
     galleries: Sequence[dict[str, Any]] = field(default_factory=tuple)
+    suspected: Sequence[dict[str, Any]] = field(default_factory=tuple)  # as result.Suspected
+
+    @staticmethod
+    def of_recording(scored: Sequence[Scored], **more: Any) -> Evidence:
+        """What was written down says neither how useful the models were nor what they cost."""
+        return Evidence(scored, "accuracy", math.nan, math.nan, math.nan, math.nan, **more)
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,6 +97,14 @@ class Family(ABC):
 
     @abstractmethod
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence: ...
+
+    def admits_recording(self, recording: Recording) -> str:
+        """Why what was written down cannot be attacked in this way; empty if it can."""
+        return "needs to take part, and what was written down is over"
+
+    def replay(self, recording: Recording, seed: int) -> Evidence:
+        """The same attack on what was written down; nothing is trained but what the adversary imagines."""
+        raise InvalidInput(f"family {self.name!r} {self.admits_recording(recording)}")
 
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
         """Settings of one defence from weak to strong, with their strength, for the frontier; none by default."""

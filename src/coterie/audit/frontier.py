@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.audit.engine import arguments, evidence_of, key_of, measured, run_one
+from coterie.audit.engine import evidence_of, jobs_of, measured
 from coterie.audit.family import Evidence, Family
 from coterie.audit.result import Frontier, FrontierPoint
 from coterie.audit.subject import Subject, label
 from coterie.errors import InvalidInput
 from coterie.run.config import Choice
-from coterie.run.jobs import Job, Progress, run_jobs
+from coterie.run.jobs import Progress, run_jobs
 
 
 def frontier(
@@ -27,20 +27,14 @@ def frontier(
         raise InvalidInput(
             f"families={[family.name for family in families]} have no defence whose strength can be swept"
         )
-    seeds = subject.audit.seeds
-    jobs = [
-        Job(key_of(family.name, choice, seed), run_one, arguments(family.name, subject, choice, seed))
-        for family in swept
-        for choice, _ in sweeps[family.name]
-        for seed in range(seeds)
-    ]
-    results = run_jobs(jobs, folder, progress=progress)
+    jobs = jobs_of([(family, choice) for family in swept for choice, _ in sweeps[family.name]], subject)
+    results = run_jobs(jobs, folder / subject.fingerprint, progress=progress)
     return [
         of_family(
             subject,
             family,
             [
-                (choice, strength, evidence_of(family.name, choice, seeds, results))
+                (choice, strength, evidence_of(family.name, choice, subject.seeds, results))
                 for choice, strength in sweeps[family.name]
             ],
         )

@@ -27,7 +27,7 @@ def checks(subject: Subject, own: Sequence[tuple[Family, Sequence[Evidence]]]) -
 def _check(name: str, limit: float, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> Check:
     text = f"{name} = {limit:g}"
     values = _values(name, own)
-    if not values:
+    if not values or any(math.isnan(value) for value in values):
         return Check(text, math.nan, False, "nothing measured it: the family was left out, or no defence claims it")
     worst = min(values) if name.startswith("min_") else max(values)
     passed = worst >= limit if name.startswith("min_") else worst <= limit

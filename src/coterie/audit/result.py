@@ -53,6 +53,8 @@ class Leak:
     @property
     def verdict(self) -> str:
         """By the interval: a score that chance could have given is no leak."""
+        if math.isnan(self.score.value):
+            return "not measured"
         if math.isnan(self.score.low):
             return "one seed only"
         if self.score.low > self.chance:
@@ -122,6 +124,18 @@ class Gallery:
 
 
 @dataclass(frozen=True)
+class Suspected:
+    """What an attack on a recording takes to be so, question by question, whether or not anybody can score it."""
+
+    family: str
+    attack: str
+    adversary: str
+    question: str  # "client", "round and cluster"
+    answer: str  # "classes, likeliest first"
+    answers: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class FrontierPoint:
     """One setting of a defence: how much leaks, how useful it stays, what it costs."""
 
@@ -173,11 +187,13 @@ class AuditResult:
     defended: Sequence[Defended]
     charts: Sequence[Chart] = ()
     galleries: Sequence[Gallery] = ()
+    suspected: Sequence[Suspected] = ()
     frontiers: Sequence[Frontier] = ()
     checks: Sequence[Check] = ()
     methods: Sequence[Method] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)  # families that were not run, and why
     reproduce: Mapping[str, str] = field(default_factory=dict)  # command, seed, versions, duration, created
+    recorded: bool = False  # attacked as it was written down, not trained here
 
     @property
     def passed(self) -> bool:
@@ -185,30 +201,39 @@ class AuditResult:
 
     @property
     def headline(self) -> str:
-        """The verdict in one sentence."""
-        real = [leak for leak in self.leaks if not leak.control]
-        undefended = [leak for leak in real if leak.defence == "none" and leak.verdict == "leaks"]
-        families = list(dict.fromkeys(leak.family for leak in undefended))
+        """The verdict in a few sentences."""
+        parts = [self._leaking()]
         violated = [row for row in self.defended if row.claim and row.claim.outcome is Outcome.VIOLATED]
-        parts = []
-        if families:
-            parts.append(
-                f"Undefended, this federation leaks to {len(families)} kinds of attack ({', '.join(families)})."
-            )
-        else:
-            parts.append("Undefended, no attack found a leak.")
         if violated:
-            parts.append(f"{len(violated)} claims of privacy are violated by measurement.")
-        failed = [check for check in self.checks if not check.passed]
+            verb = "is" if len(violated) == 1 else "are"
+            parts.append(f"{counted(len(violated), 'claim')} of privacy {verb} violated by measurement.")
+        failed = sum(not check.passed for check in self.checks)
         if failed:
-            parts.append(f"{len(failed)} of {len(self.checks)} limits are broken.")
+            verb = "is" if failed == 1 else "are"
+            parts.append(f"{failed} of {counted(len(self.checks), 'limit')} {verb} broken.")
         elif self.checks:
             parts.append("All limits are met.")
         return " ".join(parts)
 
+    def _leaking(self) -> str:
+        where = "As recorded" if self.recorded else "Undefended"
+        looked = [leak for leak in self.leaks if not leak.control and (self.recorded or leak.defence == "none")]
+        if looked and all(math.isnan(leak.score.value) for leak in looked):
+            return "There was no truth to score by: what the attacks suspect is reported, not how right they are."
+        families = list(dict.fromkeys(leak.family for leak in looked if leak.verdict == "leaks"))
+        if not families:
+            return f"{where}, no attack found a leak."
+        kinds = counted(len(families), "kind")
+        return f"{where}, this federation leaks to {kinds} of attack ({', '.join(families)})."
+
     def to_json(self) -> str:
         """Strict JSON: NaN and infinity become null and a string."""
         return json.dumps(_plain(dataclasses.asdict(self)), indent=2)
+
+
+def counted(number: int, thing: str) -> str:
+    """ "1 claim", "2 claims"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.audit.family import Claimed
+from coterie.audit.family import Claimed, Evidence, Scored
 from coterie.data.federation import Federation
 from coterie.flow.drive import Tamperer, drive
 from coterie.flow.guarantee import Guarantee
@@ -41,6 +41,19 @@ class Played:
 
     def view(self, threat: ThreatModel) -> View:
         return self.tape.view(threat, self.keys)
+
+    def evidence(self, scored: Sequence[Scored], claim: Claimed | None, **more: Any) -> Evidence:
+        """What an attack scored, beside what the run cost and how well it served its clients."""
+        return Evidence(
+            scored=scored,
+            utility_measure="accuracy",
+            utility=self.scores.mean,
+            seconds=self.seconds,
+            upload_bytes=self.upload_bytes,
+            memory_bytes=self.memory_bytes,
+            claim=claim,
+            **more,
+        )
 
 
 def play(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coterie.audit.engine import admitted, audit
 from coterie.audit.frontier import frontier
+from coterie.audit.recorded import open_recording
 from coterie.audit.result import AuditResult
 from coterie.audit.subject import Subject, parse, read
 from coterie.errors import InvalidInput
@@ -55,12 +57,22 @@ def progress_bar(what: str) -> Iterator[JobProgress]:
         yield lambda done, total, key: bar.update(task, completed=done, total=total, newest=key)
 
 
-def run_audit(path: Path | None, folder: Path, *, with_frontier: bool, as_json: bool, junit: Path | None) -> int:
+def run_audit(
+    path: Path | None,
+    folder: Path,
+    *,
+    recorded: Path | None = None,
+    with_frontier: bool = False,
+    as_json: bool = False,
+    junit: Path | None = None,
+) -> int:
     """The exit code: 1 if a limit is broken."""
-    subject = subject_of(path)
-    place = folder / subject.name
-    with progress_bar("auditing") as tell:
-        result = audit(subject, place / "jobs", command=f"coterie audit {path or ''}".strip(), progress=tell)
+    subject = open_recording(recorded, path) if recorded else subject_of(path)
+    place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
+    words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else [])]
+    words += ["--recorded", str(recorded)] if recorded else []
+    with progress_bar("attacking what was recorded" if recorded else "auditing") as tell:
+        result = audit(subject, place / "jobs", command=shlex.join(words), progress=tell)
     if with_frontier:
         result = _with_frontiers(subject, result, place)
     report = place / "report.html"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coterie import __version__
 from coterie.errors import DataMissing, InvalidInput, nearest
+from coterie.run import registry
 from coterie.run.config import Choice, Config, validate
 
 
@@ -28,11 +34,53 @@ class AuditOptions(BaseModel):
     compare: tuple[Choice, ...] = ()  # further defences; each family has its own few if empty
 
 
+class RecordedOptions(BaseModel):
+    """What the attacks on a recording must be told beside it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    folder: Path | None = None  # the command line names it
+    truth: str | None = None  # a file in that folder; without one nothing is scored
+    adversary: tuple[int, ...] = Field(default=(0,), min_length=1)  # the clients that a curious client is
+    warmup: int = Field(default=0, ge=0)  # first rounds that property inference does not look at
+    serves: dict[int, int] = Field(default_factory=dict)  # which preference each cluster serves; itself if left out
+
+
 class Subject(Config):
-    """A configuration with the audit's own tables."""
+    """A configuration with the audit's own tables. Of a recording, ``data`` are what the adversary holds."""
 
     audit: AuditOptions = AuditOptions()
     limits: dict[str, float] = Field(default_factory=dict)
+    recorded: RecordedOptions | None = None
+
+    @property
+    def seeds(self) -> int:
+        """How often everything is repeated; what was written down happened once."""
+        return 1 if self.recorded else self.audit.seeds
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that a job's result depends on beside the job itself: results of other settings are not taken."""
+        said = self.model_dump(mode="json", include={"seed", "data", "partition", "model", "trainer", "recorded"})
+        said |= {"property": self.audit.model_dump(mode="json")["property"], "version": __version__}
+        if self.recorded:
+            said["defence"] = self.defence.model_dump(mode="json")
+        said["files"] = [_stamps(path) for path in self._files()]
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    def _files(self) -> Iterator[Path]:
+        """The user's own: data, recording and model."""
+        if path := self.data.options.get("path"):
+            yield from (Path(path), Path(self.data.options.get("folder", "."), path))
+        if self.recorded and self.recorded.folder:
+            yield self.recorded.folder
+        if ":" in self.model.kind:
+            yield Path(inspect.getfile(registry.look_up(self.model.kind, registry.MODELS, "model")))
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a file, or of all files in a folder."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files if one.is_file()]
 
 
 def parse(values: dict[str, Any], where: str) -> Subject:
@@ -40,19 +88,24 @@ def parse(values: dict[str, Any], where: str) -> Subject:
 
 
 def read(path: Path) -> Subject:
+    """A user's data file may be named as it is seen from the configuration's folder, or from where one stands."""
     try:
-        return parse(tomllib.loads(path.read_text()), str(path))
+        subject = parse(tomllib.loads(path.read_text()), str(path))
     except FileNotFoundError as error:
         raise DataMissing(f"{path} does not exist; `coterie init` writes an example") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+    options = subject.data.options
+    if "path" not in options or "folder" in options:
+        return subject
+    beside = Choice.model_validate({"kind": subject.data.kind, "folder": str(path.parent), **options})
+    return subject.model_copy(update={"data": beside})
 
 
 def label(choice: Choice) -> str:
-    """A defence in a few words: its kind and options."""
-    if not choice.options:
-        return choice.kind
-    return f"{choice.kind} ({', '.join(f'{name} {value}' for name, value in choice.options.items())})"
+    """A choice in a few words: its kind and options."""
+    options = [f"{name} {value}" for name, value in choice.options.items() if name != "folder"]
+    return f"{choice.kind} ({', '.join(options)})" if options else choice.kind
 
 
 def check_limits(limits: dict[str, float], known: list[str]) -> None:

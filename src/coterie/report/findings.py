@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.audit.result import AuditResult, Leak
+from coterie.audit.result import AuditResult, Leak, Suspected, counted
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, row, section, table
 from coterie.report.values import (
@@ -20,6 +20,8 @@ from coterie.report.values import (
     verdict,
     with_interval,
 )
+
+LONGEST = 200  # answers of a recording's attack that a page shows; the JSON has all
 
 LEAD = (
     "Each cell is the mean over seeds with its 95 % interval. The colour runs from what chance gives to a complete "
@@ -152,8 +154,37 @@ def _words(family: str, found: Sequence[Leak]) -> Html:
     return details(f"{family}: every number in words", table(f"{family}: every number in words", head, rows))
 
 
+def suspected(result: AuditResult) -> Html | None:
+    """What the attacks on a recording say, question by question."""
+    if not result.suspected:
+        return None
+    return section(
+        "suspected",
+        "What the attacks suspect",
+        "Their answers to each question, as an adversary would have them. Whether they are right is said only where "
+        "the truth was given.",
+        *[_answers(one) for one in result.suspected],
+        needs="details",
+    )
+
+
+def _answers(found: Suspected) -> Html:
+    head = (found.question, found.answer)
+    rows = [row(head, [question, answer]) for question, answer in found.answers[:LONGEST]]
+    left = len(found.answers) - len(rows)
+    return details(
+        f"{found.family}: {found.attack} by a {found.adversary}, {counted(len(found.answers), 'answer')}",
+        table(f"{found.family}: {found.attack}", head, rows, stacked=False),
+        element("p", f"{counted(left, 'further answer')} in the JSON.", class_="by") if left else "",
+        data_family=found.family,
+        data_adversary=found.adversary,
+    )
+
+
 def _basis(leak: Leak) -> str:
-    seeds = "1 seed" if leak.seeds == 1 else f"{leak.seeds} seeds"
+    seeds = counted(leak.seeds, "seed")
+    if leak.seeds == 1 and not math.isnan(leak.score.low):
+        seeds = "one run, with the interval over what was observed in it"
     ends = f"chance {number(leak.chance)}, complete {number(leak.perfect)}"
     return f"{leak.measure} {with_interval(leak.score)}; {ends}; {seeds}; {verdict(leak)}"
 

@@ -26,8 +26,9 @@ def render(result: AuditResult, tables: Sequence[Reproduction] = ()) -> str:
     parts = {
         "Verdict": overview.verdict(result, slots),
         "Leaks": join([_filters(result), findings.leaks(result)]),
-        "Costs": promises.defences(result),
-        "Claims": promises.claims(result),
+        "Suspected": findings.suspected(result),
+        "Costs": None if result.recorded else promises.defences(result),
+        "Claims": None if result.recorded else promises.claims(result),
         "Frontier": figures.frontiers(result, slots),
         "ROC": figures.rocs(result, slots),
         "Curves": figures.plots(result, slots),

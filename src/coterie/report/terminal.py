@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coterie.audit.result import AuditResult, ClaimVerdict, Defended, Leak, Measured
+from coterie.audit.result import AuditResult, ClaimVerdict, Defended, Leak, Measured, Suspected
 from coterie.measure.claims import Outcome
 from coterie.report.markup import printable
 from coterie.report.values import (
@@ -38,6 +38,8 @@ HEAT = (
 )
 """The report's colours, ink and ground together, so that they read the same on dark and light terminals."""
 
+FIRST = 10  # answers of an attack on a recording that a terminal shows
+
 OUTCOMES = {Outcome.HOLDS: ("✓", "blue"), Outcome.NOT_REFUTED: ("○", ""), Outcome.VIOLATED: ("✕", "bold red")}
 
 
@@ -45,6 +47,8 @@ def show(result: AuditResult, console: Console) -> None:
     console.print(_text(result.title, "bold"))
     for table in leak_tables(result):
         console.print(table)
+    for suspected in result.suspected:
+        console.print(answer_table(suspected))
     if result.defended:
         console.print(defence_table(result.defended))
     if result.checks:
@@ -113,6 +117,18 @@ def _promise(claim: ClaimVerdict | None) -> Text:
     glyph, style = OUTCOMES[claim.outcome]
     lines = [_text(f"{guarantee(claim)}; {lower_bound(claim)}"), _text(claim.trust, "dim")]
     return Text("\n").join([*lines, _text(f"{glyph} {claim.outcome.value}", style)])
+
+
+def answer_table(found: Suspected) -> Table:
+    title = f"{capital(found.attack)} by a {found.adversary} suspects"
+    table = Table(title=_text(title), title_justify="left")
+    for name in (found.question, found.answer):
+        table.add_column(_text(name), overflow="fold")
+    for question, answer in found.answers[:FIRST]:
+        table.add_row(_text(question), _text(answer))
+    if len(found.answers) > FIRST:
+        table.caption = _text(f"and {len(found.answers) - FIRST} more in the report")
+    return table
 
 
 def gate_table(result: AuditResult) -> Table:

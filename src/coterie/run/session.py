@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from coterie.errors import require
 from coterie.run.config import Choice, Config, parse, read
 from coterie.run.folder import RunFolder, free_folder
 from coterie.run.folder import list_runs as find_runs
@@ -32,7 +33,7 @@ class Line:
     folder: Path
 
 
-def train(path: Path | None, root: Path, seed: int | None) -> None:
+def train(path: Path | None, root: Path, seed: int | None, record: Path | None = None) -> None:
     config = read(path) if path else example()
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
@@ -40,11 +41,19 @@ def train(path: Path | None, root: Path, seed: int | None) -> None:
     with prepared(config) as (federation, model):
         for choice in config.trainers:
             one = config.model_copy(update={"trainer": choice})
-            folder = RunFolder.create(
-                free_folder(root, f"{config.name}-{choice.kind}"), {"config": one.model_dump(mode="json")}
-            )
+            settings: dict[str, Any] = {"config": one.model_dump(mode="json")}
+            if record is not None:
+                settings["recording"] = str(free_recording(record, choice.kind, len(config.trainers)))
+            folder = RunFolder.create(free_folder(root, f"{config.name}-{choice.kind}"), settings)
             lines.append(_run(one, choice, federation, model, folder))
     _show(lines)
+
+
+def free_recording(record: Path, trainer: str, trainers: int) -> Path:
+    """Where messages go: the folder itself, or one in it for each of several trainers. It must be empty."""
+    place = (record / trainer if trainers > 1 else record).absolute()
+    require(not place.exists() or not any(place.iterdir()), "record", str(place), "is not empty; name another folder")
+    return place
 
 
 def resume(path: Path) -> None:
@@ -79,9 +88,12 @@ def prepared(config: Config) -> Iterator[tuple[Any, Any]]:
 
 
 def _run(config: Config, choice: Choice, federation: Any, model: Any, folder: RunFolder) -> Line:
+    from coterie.audit.recorded import RECORDER, describe
     from coterie.run.training import train as run
+    from coterie.wire.tape import Tape
 
     protocol = config.protocol(choice)
+    recording = folder.record.get("recording")
     started = time.monotonic()
     columns = (
         TextColumn("{task.description:14}"),
@@ -111,8 +123,12 @@ def _run(config: Config, choice: Choice, federation: Any, model: Any, folder: Ru
             defence=config.built_defence(),
             evaluate_every=config.evaluate_every,
             folder=folder,
+            tape=Tape([RECORDER], Path(recording)) if recording else None,
             progress=tell,
         )
+    if recording:
+        describe(Path(recording), config.model_dump(mode="json"), federation, outcome.scores.choices.argmax(1))
+        console.print(f"messages: {recording}; `coterie audit --recorded {recording}` attacks them", soft_wrap=True)
     return Line(choice.kind, outcome.accuracy, outcome.cluster_sizes, time.monotonic() - started, folder.path)
 
 

@@ -70,15 +70,7 @@ class Acquisition(Family):
             scored.append(
                 Scored(name, "colluding newcomers", "share", finding.score, 1 / slots, 1.0, finding.knew, control)
             )
-        return Evidence(
-            scored=scored,
-            utility_measure="accuracy",
-            utility=played.scores.mean,
-            seconds=played.seconds,
-            upload_bytes=played.upload_bytes,
-            memory_bytes=played.memory_bytes,
-            claim=claimed(guard.guarantee(trainer.facts(federation, DELTA))),
-        )
+        return played.evidence(scored, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
 
 
 def joined_late(federation: Federation, newcomers: int) -> Federation:

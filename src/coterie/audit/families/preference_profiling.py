@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from coterie.attacks.profiling import CURIOUS_SERVER, IdentityProfiling, SensitivityProfiling, colluding_server
+from coterie.attacks.base import Attributions
+from coterie.attacks.profiling import (
+    CURIOUS_SERVER,
+    IdentityProfiling,
+    Rankings,
+    SensitivityProfiling,
+    colluding_server,
+)
 from coterie.attacks.updates import Imitation
 from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.recorded import Recording, clusters_stand_for
+from coterie.audit.result import Suspected
 from coterie.audit.scene import DELTA, claimed, play
 from coterie.audit.subject import Subject
 from coterie.data.auxiliary import Auxiliary, reserve
+from coterie.data.federation import Examples
 from coterie.flow.rng import Rng
 from coterie.measure.judge import Finding, Labels, judge
 from coterie.measure.preferences import Preferences
-from coterie.protocols.base import Trainer
 from coterie.protocols.ifca import Ifca
 from coterie.run import registry
 from coterie.run.config import Choice
+from coterie.wire.view import View
 
 PER_CLASS = 20  # examples of each class that the server holds
 ROUNDS = 12
+SERVER, KNEW = CURIOUS_SERVER.name, CURIOUS_SERVER.knows
+BY_IDENTITY, BY_MODEL = "profiling by identity", "profiling by model"
+
+
+@dataclass(frozen=True)
+class Profiler:
+    """Both attacks with what the server knows: which preference each cluster serves, and examples of every class."""
+
+    serves: Mapping[int, int]
+    imitation: Imitation
+    classes: int
+    auxiliary: Auxiliary
+    rng: Rng
+
+    def by_identity(self, view: View, upto: int | None = None) -> Attributions:
+        attack = IdentityProfiling(self.serves, view.threat, upto, intersect=True)
+        return attack.infer(view, Auxiliary(), self.rng.child("A1"))
+
+    def by_model(self, view: View, round: int | None = None) -> Rankings:
+        attack = SensitivityProfiling(self.imitation, self.classes, view.threat, round)
+        return attack.infer(view, self.auxiliary, self.rng.child("A2"))
 
 
 class PreferenceProfiling(Family):
@@ -62,43 +91,50 @@ class PreferenceProfiling(Family):
         together = colluding_server(0)
         played = play(trainer, federation, model, guard, rng, [CURIOUS_SERVER, together])
         groups = Labels(dict(enumerate(federation.groups.tolist())), int(federation.groups.max()) + 1)
-        stands_for = clusters_stand_for(played.scores.choices.argmax(1), federation.groups)
+        serves = clusters_stand_for(played.scores.choices.argmax(1), federation.groups)
         imitation = Imitation(model, replace(trainer.local, poisson=False))
+        profiler = Profiler(serves, imitation, examples.classes, auxiliary, rng)
         scored = []
-        for adversary, threat in (("curious server", CURIOUS_SERVER), ("server with one client", together)):
+        for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", together)):
             view = played.view(threat)
-            identity = IdentityProfiling(stands_for, threat, intersect=True)
-            by_identity = judge(identity.infer(view, Auxiliary(), rng.child("A1")), groups)
-            by_model = SensitivityProfiling(imitation, examples.classes, threat)
-            ranked = judge(by_model.infer(view, auxiliary, rng.child("A2")), Preferences.of(federation))
-            scored += [_scored("by identity", adversary, by_identity, threat.knows)]
-            scored += [_scored("by model", adversary, ranked, threat.knows)]
-        return Evidence(
-            scored=scored,
-            utility_measure="accuracy",
-            utility=played.scores.mean,
-            seconds=played.seconds,
-            upload_bytes=played.upload_bytes,
-            memory_bytes=played.memory_bytes,
-            claim=claimed(guard.guarantee(_facts(trainer, federation))),
-        )
+            scored += [_scored(BY_IDENTITY, adversary, judge(profiler.by_identity(view), groups))]
+            scored += [_scored(BY_MODEL, adversary, judge(profiler.by_model(view), Preferences.of(federation)))]
+        return played.evidence(scored, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
+
+    def admits_recording(self, recording: Recording) -> str:
+        return "" if recording.has_uploads else "needs what clients sent, and none of it was recorded"
+
+    def replay(self, recording: Recording, seed: int) -> Evidence:
+        examples, view = recording.subject.examples(seed), recording.view(CURIOUS_SERVER)
+        trainer = recording.trainer
+        slots = view.sent(view.rounds()[-1]).membership.shape[1]
+        serves = {cluster: cluster for cluster in range(slots)} | recording.options.serves
+        imitation = Imitation(recording.model(view, examples), replace(trainer.local, poisson=False))
+        profiler = Profiler(serves, imitation, examples.classes, Auxiliary(examples), Rng.seeded(seed))
+        identity, ranked = profiler.by_identity(view), profiler.by_model(view)
+        groups, preferred = recording.truth.labels(), recording.truth.preferences(examples.classes)
+        by_identity = Scored(BY_IDENTITY, SERVER, "accuracy", math.nan, 1 / len({*serves.values()}), knew=KNEW)
+        by_model = Scored(BY_MODEL, SERVER, "top-1 preference", math.nan, 1 / examples.classes, knew=KNEW)
+        scored = [
+            recording.scored(by_identity, judge(identity, groups) if groups else None),
+            recording.scored(by_model, judge(ranked, preferred) if preferred else None),
+        ]
+        return Evidence.of_recording(scored, suspected=self.suspected(identity, ranked, examples))
+
+    def suspected(self, identity: Attributions, ranked: Rankings, examples: Examples) -> list[dict[str, Any]]:
+        """What either attack says of each client."""
+        names = examples.label_names or tuple(map(str, range(examples.classes)))
+        favourites = [(f"client {client}", str(label)) for client, label in identity.labels.items()]
+        orders = [(f"client {c}", ", ".join(names[one] for one in order[:3])) for c, order in ranked.orders.items()]
+        rows = [
+            Suspected(self.name, BY_IDENTITY, SERVER, "client", "preference", favourites),
+            Suspected(self.name, BY_MODEL, SERVER, "client", "classes, likeliest first", orders),
+        ]
+        return [asdict(row) for row in rows]
 
 
-def _scored(attack: str, adversary: str, finding: Finding, knew: str) -> Scored:
-    return Scored(f"profiling {attack}", adversary, finding.measure, finding.score, finding.chance, knew=knew)
-
-
-def _facts(trainer: Trainer[Any], federation: Any) -> Any:
-    return trainer.facts(federation, DELTA)
-
-
-def clusters_stand_for(choice: Tensor, groups: Tensor) -> Mapping[int, int]:
-    """The group that most of each cluster's clients belong to: what the server knows from setting the task up."""
-    found = {}
-    for cluster in range(int(groups.max()) + 1):
-        members = groups[choice == cluster]
-        found[cluster] = int(torch.bincount(members).argmax()) if len(members) else cluster
-    return found
+def _scored(attack: str, adversary: str, finding: Finding) -> Scored:
+    return Scored(attack, adversary, finding.measure, finding.score, finding.chance, knew=KNEW)
 
 
 FAMILY = PreferenceProfiling()

@@ -8,7 +8,9 @@ from typing import Any
 
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation, directions
+from coterie.audit import replay_property
 from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.recorded import Recording
 from coterie.audit.result import Chart, Series
 from coterie.audit.scene import DELTA, Played, claimed, play
 from coterie.audit.subject import Subject
@@ -100,6 +102,12 @@ class PropertyInference(Family):
         is_control = control is not Control.NONE
         scored = Scored(name, "curious client", "AUC", finding.score, 0.5, 1.0, KNEW, is_control, suspicions)
         return scored, played, trainer, federation
+
+    def admits_recording(self, recording: Recording) -> str:
+        return replay_property.lacking(recording)
+
+    def replay(self, recording: Recording, seed: int) -> Evidence:
+        return replay_property.replay(self.attack, recording, seed)
 
     def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
         """As configured, but for as many rounds as the attack needs, and with the sampling that DP-SGD needs."""

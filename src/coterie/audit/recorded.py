@@ -1,0 +1,247 @@
+"""What a deployment wrote down, as something to attack: its messages, what an adversary has beside them, the truth.
+
+The layout is in docs/recordings.md: messages as ``.npz`` files, ``recording.toml`` beside them, and where somebody
+knows it the truth as JSON. Without the truth the attacks say what they suspect, and nobody says whether they are right.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor
+
+import coterie.run.builders  # noqa: F401  (recorded ciphertexts can be read once their classes are known)
+from coterie.audit.family import Scored
+from coterie.audit.subject import RecordedOptions, Subject, read
+from coterie.data.federation import Examples, Federation
+from coterie.errors import DataMissing, InvalidInput, require
+from coterie.learn.model import Model
+from coterie.measure.judge import Finding, Labels, YesNo
+from coterie.measure.preferences import Preferences
+from coterie.protocols.base import Trainer
+from coterie.wire import recording
+from coterie.wire.messages import Contributions, Envelope
+from coterie.wire.tape import Tape
+from coterie.wire.view import ThreatModel, View
+
+DESCRIPTION, TRUTH = "recording.toml", "truth.json"
+RECORDER = ThreatModel("recorder", server=True)
+
+
+class Truth(BaseModel):
+    """What really was, as far as somebody wrote it down."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    property: list[tuple[int, int, bool]] = Field(default_factory=list)  # round, cluster, whether it was used
+    groups: dict[int, int] = Field(default_factory=dict)  # client -> the preference that its cluster serves
+    preferred: dict[int, list[int]] = Field(default_factory=dict)  # client -> the classes that it holds most of
+
+    def used_property(self) -> YesNo | None:
+        answers: dict[Hashable, bool] = {(round, slot): used for round, slot, used in self.property}
+        return YesNo(answers, {(round, slot): slot for round, slot, _ in self.property}) if answers else None
+
+    def labels(self) -> Labels | None:
+        known: dict[Hashable, int] = {client: group for client, group in self.groups.items()}  # noqa: C416
+        return Labels(known, max(known.values()) + 1) if known else None
+
+    def preferences(self, classes: int) -> Preferences | None:
+        held = {client: frozenset(found) for client, found in self.preferred.items()}
+        return Preferences(held, classes) if held else None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The folder, and what the configuration beside it says."""
+
+    subject: Subject
+
+    def __post_init__(self) -> None:
+        require(self.folder.is_dir(), "recording", str(self.folder), "is not a folder; name the one with the messages")
+        require(
+            any(self.folder.glob("*.npz")),
+            "recording",
+            str(self.folder),
+            "holds no messages (.npz); docs/recordings.md has the layout",
+        )
+
+    @property
+    def options(self) -> RecordedOptions:
+        assert self.subject.recorded is not None
+        return self.subject.recorded
+
+    @property
+    def folder(self) -> Path:
+        assert self.options.folder is not None
+        return self.options.folder
+
+    def view(self, threat: ThreatModel) -> View:
+        view = Tape([threat], self.folder).view(threat)
+        if not view.rounds():
+            raise InvalidInput(
+                f"recording {self.folder} holds no message of kind 'train' that a {threat.name} may read "
+                f"(kinds: {view.kinds()}, adversary={list(self.options.adversary)}); record the rounds of training, or "
+                "set recorded.adversary to clients that are in it"
+            )
+        return view
+
+    @cached_property
+    def truth(self) -> Truth:
+        if self.options.truth is None:
+            return Truth()
+        path = self.folder / self.options.truth
+        try:
+            return Truth.model_validate(json.loads(path.read_text()))
+        except FileNotFoundError as error:
+            raise DataMissing(f"recorded.truth={path} does not exist; leave it out to go without a score") from error
+        except json.JSONDecodeError as error:
+            raise InvalidInput(f"{path} is not valid JSON: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise InvalidInput(
+                f"{path}: {place}={first.get('input')!r}: {first['msg']}; docs/recordings.md has the layout"
+            ) from error
+
+    @property
+    def has_uploads(self) -> bool:
+        return any(not message.down for message in self._messages())
+
+    @property
+    def has_published(self) -> bool:
+        return any(message.down for message in self._messages())
+
+    def _messages(self) -> Iterator[Envelope]:
+        return (recording.load(path) for path in sorted(self.folder.glob("*.npz")))
+
+    @property
+    def trainer(self) -> Trainer[Any]:
+        """How the clients train, which the attacks imitate."""
+        trainer = self.subject.protocol(self.subject.trainers[0])
+        require(isinstance(trainer, Trainer), "trainer", self.subject.trainers[0].kind, "does not train models")
+        assert isinstance(trainer, Trainer)
+        return trainer
+
+    @staticmethod
+    def scored(blank: Scored, finding: Finding | None) -> Scored:
+        """With the finding's score, if there was a truth to judge by; its interval is over what was observed."""
+        if finding is None:
+            return replace(blank, score=math.nan)
+        return replace(blank, score=finding.score, chance=finding.chance, interval=finding.interval)
+
+    def model(self, view: View, examples: Examples) -> Model:
+        """The model that was deployed: its leaves must be those that were recorded."""
+        model = self.subject.built_model(examples)
+        round = view.rounds()[0]
+        recorded = _leaves(view, round)
+        built = {name: tuple(leaf.shape) for name, leaf in model.init(0).items()}
+        if recorded and recorded != built:
+            raise InvalidInput(
+                f"model {self.subject.model.kind!r} has leaves {built}, and round {round} of {self.folder} holds "
+                f"{recorded}; set [model] to what was deployed, and [data] to data of the same shape and classes"
+            )
+        return model
+
+
+def _leaves(view: View, round: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of one model's leaves, from what clients sent or were given; none where all of it is sealed."""
+    if view.has_sent(round):
+        return {name: tuple(leaf.shape[2:]) for name, leaf in view.sent(round).values.items()}
+    return {name: tuple(leaf.shape[1:]) for name, leaf in view.received(round).values.items()}
+
+
+def open_recording(folder: Path, description: Path | None) -> Subject:
+    """The recording's own description, unless another one is named."""
+    path = description or folder / DESCRIPTION
+    if description is None and folder.is_dir() and not path.exists():
+        raise DataMissing(
+            f"{path} does not exist; it says which model was deployed and what the adversary holds "
+            "(docs/recordings.md), and another file can be named: coterie audit FILE --recorded FOLDER"
+        )
+    require(folder.is_dir(), "recording", str(folder), "is not a folder; name the one with the messages")
+    subject = read(path)
+    options = (subject.recorded or RecordedOptions()).model_copy(update={"folder": folder})
+    return subject.model_copy(update={"recorded": options})
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def describe(folder: Path, config: Mapping[str, Any], federation: Federation, choices: Tensor) -> None:
+    """Write what the attacks need beside the messages of a federation that was trained here.
+
+    ``choices`` (clients,) are the clusters that the clients use in the end.
+    """
+    options: dict[str, Any] = {"truth": TRUTH}
+    if int(federation.groups.max()) >= 0:
+        options["serves"] = {str(k): group for k, group in clusters_stand_for(choices, federation.groups).items()}
+    tables = {key: config[key] for key in ("name", "seed", "data", "model", "trainer", "defence")}
+    if "path" in config["data"]:  # the recording may be looked at from elsewhere
+        tables["data"] = {**config["data"], "path": str(Path(config["data"]["path"]).absolute())}
+    if config["partition"]["kind"] == "property":
+        asked = {key: config["partition"][key] for key in ("tag", "value") if key in config["partition"]}
+        tables["audit"] = {"property": asked}
+        options["warmup"] = config["partition"].get("warmup", 0)
+    text = f"{HEADER}{as_toml(tables | {'recorded': options})}"
+    (folder / DESCRIPTION).write_text(text)
+    (folder / TRUTH).write_text(json.dumps(truth_of(folder, federation)))
+
+
+def clusters_stand_for(choice: Tensor, groups: Tensor) -> Mapping[int, int]:
+    """The group that most of each cluster's clients belong to: what the server knows from setting the task up."""
+    found = {}
+    for cluster in range(int(groups.max()) + 1):
+        members = groups[choice == cluster]
+        found[cluster] = int(torch.bincount(members).argmax()) if len(members) else cluster
+    return found
+
+
+HEADER = """\
+# What the attacks need beside these messages. [data] is what the adversary holds: here the data that were trained on,
+# which is the worst case; name others of the same kind for a weaker adversary.
+"""
+
+
+def truth_of(folder: Path, federation: Federation) -> dict[str, Any]:
+    """What the simulator knows: groups, preferred classes, and who used the property when."""
+    groups = {client: group for client, group in enumerate(federation.groups.tolist()) if group >= 0}
+    known = Preferences.of(federation).labels
+    preferred = {client: sorted(classes) for client, classes in known.items()} if groups else {}
+    return {"groups": groups, "preferred": preferred, "property": list(_used_property(folder, federation))}
+
+
+def _used_property(folder: Path, federation: Federation) -> Iterable[tuple[int, int, bool]]:
+    if not federation.schedules:
+        return
+    view = Tape([RECORDER], folder).view(RECORDER)
+    for round in view.rounds():
+        sent: Contributions = view.sent(round)
+        using = {client for client, schedule in federation.schedules.items() if schedule.is_marked(round)}
+        for slot in sent.membership.sum(0).nonzero().flatten().tolist():
+            members = sent.ids[sent.membership[:, slot] != 0].tolist()
+            yield round, slot, bool(using.intersection(members))
+
+
+def as_toml(values: Mapping[str, Any]) -> str:
+    """Tables of plain values; what is None is left out, as TOML has no word for it."""
+    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping) and value is not None}
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items() if value is not None)]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items() if item is not None) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value)

@@ -1,0 +1,85 @@
+"""Property inference on a recording: the live attack, with the data that the user names as the adversary's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from coterie.attacks.base import Suspicions
+from coterie.attacks.property import PassiveProperty, property_threat
+from coterie.audit.family import Evidence, Scored
+from coterie.audit.recorded import Recording
+from coterie.audit.result import Chart, Series, Suspected
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.federation import Examples
+from coterie.data.partition.dealing import tag_of
+from coterie.errors import nearest, require
+from coterie.flow.guard import Defence
+from coterie.flow.rng import Rng
+from coterie.learn.model import Model
+from coterie.measure.judge import judge
+from coterie.protocols.base import Trainer
+
+ATTACK, ADVERSARY, FAMILY = "passive inference", "curious client", "property inference"
+
+
+def lacking(recording: Recording) -> str:
+    """Why it cannot be run; empty if it can."""
+    if recording.subject.audit.property is None:
+        return "no property is named: set audit.property = { tag = ..., value = ... }"
+    return "" if recording.has_published else "needs published models, and none was recorded"
+
+
+def replay(
+    attack_on: Callable[[Model, Trainer[Any], Defence], PassiveProperty], recording: Recording, seed: int
+) -> Evidence:
+    """``attack_on`` makes the family's own attack for a model, a trainer and a defence."""
+    threat = replace(property_threat(), clients=frozenset(recording.options.adversary))
+    examples, view = recording.subject.examples(seed), recording.view(threat)
+    attack = attack_on(recording.model(view, examples), recording.trainer, recording.subject.built_defence())
+    attack = replace(attack, threat=threat, warmup=recording.options.warmup)
+    guess = attack.infer(view, auxiliary(recording, examples), Rng.seeded(seed).child("attack"))
+    truth = recording.truth.used_property()
+    scored = Scored(ATTACK, ADVERSARY, "AUC", math.nan, 0.5, knew=threat.knows)
+    if truth is not None:
+        keys = [key for key in guess.scores if key in truth.answers]
+        suspicions = [guess.scores[key] for key in keys], [truth.answers[key] for key in keys]
+        scored = replace(recording.scored(scored, judge(guess, truth)), suspicions=suspicions)
+    return Evidence.of_recording([scored], suspected=[_suspected(guess)], charts=[_chart(guess)])
+
+
+def auxiliary(recording: Recording, examples: Examples) -> Auxiliary:
+    asked = recording.subject.audit.property
+    assert asked is not None
+    values = tag_of(examples, asked.tag)
+    require(asked.value in values, f"value of tag {asked.tag!r}", asked.value, nearest(asked.value, {*values.tolist()}))
+    return Auxiliary.by_property(examples, examples.tags[asked.tag] == asked.value)
+
+
+def _by_cluster(guess: Suspicions) -> dict[int, list[tuple[int, float]]]:
+    found: dict[int, list[tuple[int, float]]] = {}
+    for key, score in guess.scores.items():
+        assert isinstance(key, tuple)
+        found.setdefault(key[1], []).append((key[0], score))
+    return found
+
+
+def _suspected(guess: Suspicions) -> dict[str, Any]:
+    rows = [
+        (f"round {round}, cluster {slot}", f"{score:.3f}")
+        for slot, scores in _by_cluster(guess).items()
+        for round, score in scores
+    ]
+    rows.sort(key=lambda row: -float(row[1]))
+    return asdict(Suspected(FAMILY, ATTACK, ADVERSARY, "round and cluster", "suspicion, 0 to 1", rows))
+
+
+def _chart(guess: Suspicions) -> dict[str, Any]:
+    series = [
+        Series(f"cluster {slot}", [float(round) for round, _ in scores], [score for _, score in scores])
+        for slot, scores in sorted(_by_cluster(guess).items())
+    ]
+    caption = "How sure the attack is that somebody in the cluster used property data in this round."
+    return asdict(Chart("Suspicion, round by round", caption, "round", "suspicion", series, family=FAMILY))

@@ -1,0 +1,235 @@
+"""Attacks on what was written down: they score as they do on the living federation, and say what they lack."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.audit.test_families import DIGITS, NONE, coterie, subject
+
+from coterie.audit.engine import audit
+from coterie.audit.families.property_inference import FAMILY
+from coterie.audit.family import find
+from coterie.audit.recorded import (
+    DESCRIPTION,
+    RECORDER,
+    TRUTH,
+    Recording,
+    as_toml,
+    clusters_stand_for,
+    open_recording,
+    truth_of,
+)
+from coterie.audit.result import AuditResult
+from coterie.data.auxiliary import reserve
+from coterie.data.federation import Examples
+from coterie.data.partition.property import PROPERTY, PropertySplit
+from coterie.data.sources.faces import Faces
+from coterie.errors import CoterieError, DataMissing, InvalidInput
+from coterie.flow.guard import Defence
+from coterie.flow.rng import Rng
+from coterie.learn.models import fcnn
+from coterie.learn.sgd import Local
+from coterie.measure.judge import judge
+from coterie.protocols.fedavg import FedAvg
+from coterie.run.training import train
+from coterie.wire.tape import Tape
+
+
+def write_arrays(path: Path, examples: Examples) -> None:
+    tags = {name: values.numpy() for name, values in examples.tags.items()}
+    np.savez(path, allow_pickle=False, x=examples.x.numpy(), y=examples.y.numpy(), **tags)
+
+
+def audited(folder: Path, recording: Path) -> AuditResult:
+    return audit(open_recording(recording, None), folder / "jobs", processes=1)
+
+
+# -- preference profiling -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The federation of the live attack with the seed 0, written down with what its server knows."""
+    folder = tmp_path_factory.mktemp("digits")
+    asked = subject()
+    auxiliary, examples = reserve(asked.examples(0), 20, Rng.seeded(0))
+    federation = asked.partitioned(examples, 0)
+    protocol: Any = asked.protocol(asked.trainers[0])
+    tape = Tape([RECORDER], folder)
+    outcome = train(protocol, federation, asked.built_model(examples), seed=0, tape=tape)
+    served = clusters_stand_for(outcome.scores.choices.argmax(1), federation.groups)
+    tables = {key: DIGITS[key] for key in ("name", "model", "trainer")}
+    tables["data"] = {"kind": "arrays", "path": "held/held.npz"}  # as seen from the recording's folder
+    tables["recorded"] = {"truth": TRUTH, "serves": {str(key): value for key, value in served.items()}}
+    (folder / DESCRIPTION).write_text(as_toml(tables))
+    (folder / TRUTH).write_text(json.dumps(truth_of(folder, federation)))
+    (folder / "held").mkdir()
+    write_arrays(folder / "held/held.npz", auxiliary.whole())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def of_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
+    return audited(tmp_path_factory.mktemp("audit"), digits)
+
+
+def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResult) -> None:
+    live = find("preference profiling").measure(subject(), NONE, 0).scored
+    alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
+    assert {leak.attack: leak.score.value for leak in of_digits.leaks} == alone
+    assert alone["profiling by identity"] == 1.0
+    assert of_digits.headline == "As recorded, this federation leaks to 1 kind of attack (preference profiling)."
+
+
+def test_the_interval_is_over_what_was_observed(of_digits: AuditResult) -> None:
+    identity = of_digits.leaks[0]
+    assert identity.score.low == pytest.approx(0.7225, abs=1e-3)  # Wilson's for 10 of 10
+    assert (identity.seeds, identity.verdict) == (1, "leaks")
+
+
+def test_what_needs_to_take_part_is_left_out_and_says_so(of_digits: AuditResult) -> None:
+    assert "needs to take part" in of_digits.left_out["model acquisition"]
+    assert "the records that were clustered" in of_digits.left_out["membership in a clustering"]
+    assert "audit.property" in of_digits.left_out["property inference"]
+
+
+def test_without_truth_suspicions_are_reported_without_a_score(digits: Path, tmp_path: Path) -> None:
+    text = (digits / DESCRIPTION).read_text().replace(f'truth = "{TRUTH}"', "")
+    blind = tmp_path / "blind.toml"
+    blind.write_text(text.replace('path = "held', f'path = "{digits}/held'))
+    result = audit(open_recording(digits, blind), tmp_path / "jobs", processes=1)
+    assert {leak.verdict for leak in result.leaks} == {"not measured"}
+    assert "no truth" in result.headline
+    identity, ranked = result.suspected
+    assert [client for client, _ in identity.answers] == [f"client {number}" for number in range(10)]
+    truth = json.loads((digits / TRUTH).read_text())
+    assert [int(guess) for _, guess in identity.answers] == list(truth["groups"].values())
+    first = {client: order.split(", ")[0] for client, order in ranked.answers}
+    assert int(first["client 0"]) in truth["preferred"]["0"]
+
+
+def test_other_words_are_another_job(digits: Path) -> None:
+    whole = open_recording(digits, None)
+    assert whole.recorded is not None
+    blind = whole.model_copy(update={"recorded": whole.recorded.model_copy(update={"truth": None})})
+    assert whole.fingerprint != blind.fingerprint
+    assert whole.fingerprint == open_recording(digits, None).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ("hidden = 16", "hidden = 17", r"model 'fcnn' has leaves .*\(17, 64\).* holds .*\(16, 64\)"),
+        (f'truth = "{TRUTH}"', 'truth = "lies.json"', r"lies\.json does not exist; leave it out"),
+        ('[recorded]', '[recorded]\nwamup = 3', r"recorded\.wamup"),
+        ('[recorded]', '[recordings]', r"key 'recordings' is unknown; did you mean 'recorded'"),
+    ],
+)  # fmt: skip
+def test_a_description_that_does_not_fit_is_an_error(
+    digits: Path, tmp_path: Path, line: str, instead: str, message: str
+) -> None:
+    path = tmp_path / "other.toml"
+    text = (digits / DESCRIPTION).read_text().replace('path = "held', f'path = "{digits}/held')
+    assert line in text
+    path.write_text(text.replace(line, instead))
+    with pytest.raises(CoterieError, match=message):
+        audit(open_recording(digits, path), tmp_path / "jobs", processes=1)
+
+
+def test_folders_without_a_recording_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="nowhere' is not a folder"):
+        open_recording(tmp_path / "nowhere", None)
+    with pytest.raises(DataMissing, match=r"recording\.toml does not exist; it says which model"):
+        open_recording(tmp_path, None)
+    (tmp_path / DESCRIPTION).write_text('name = "empty"')
+    with pytest.raises(InvalidInput, match="holds no messages"):
+        audited(tmp_path, tmp_path)
+
+
+# -- property inference ---------------------------------------------------------------------------------------------
+
+
+def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
+    """What the server published and nothing else, as any framework may have written it."""
+    recording = tmp_path / "recording"
+    settings = {"count": 600, "label": "hair", "rows": 12, "columns": 12, "rates": {"sunglasses": [0.7, 0.3]}}
+    examples = Faces(**settings).load(rng=Rng.seeded(0).child("data"))  # type: ignore[arg-type]
+    split = PropertySplit(4, "sunglasses", 1, every=2, warmup=4)
+    federation = split.split(examples, Rng.seeded(0).child("partition"))
+    local, model = (
+        Local(steps=2, batch_size=16, lr=0.1),
+        fcnn(inputs=examples.x[0].numel(), hidden=8, classes=examples.classes),
+    )
+    trainer: Any = FedAvg(16, local)
+    train(trainer, federation, model, seed=0, tape=Tape([RECORDER], recording))
+    truth = truth_of(recording, federation)
+    for path in recording.glob("*.npz"):
+        with np.load(path) as message:
+            if "ids" in message.files:
+                path.unlink()
+
+    live = replace(FAMILY.attack(model, trainer, Defence()), warmup=4)
+    held = split.auxiliary(federation)
+    guess = live.infer(Tape([live.threat], recording).view(live.threat), held, Rng.seeded(0).child("attack"))
+
+    write_arrays(tmp_path / "held.npz", held.whole())
+    description = {
+        "name": "faces",
+        "data": {"kind": "arrays", "path": str(tmp_path / "held.npz")},
+        "model": {"kind": "fcnn", "hidden": 8, "classes": examples.classes},
+        "trainer": {"kind": "fedavg", "rounds": 16, "local": {"steps": 2, "batch_size": 16, "lr": 0.1}},
+        "audit": {"property": {"tag": PROPERTY, "value": 1}},
+        "recorded": {"truth": TRUTH, "warmup": 4},
+    }
+    (recording / DESCRIPTION).write_text(as_toml(description))
+    (recording / TRUTH).write_text(json.dumps(truth))
+    result = audited(tmp_path, recording)
+    (leak,) = result.leaks
+    expected = Recording(open_recording(recording, None)).truth.used_property()
+    assert expected is not None
+    assert {key for key, used in expected.answers.items() if used} == {(round, 0) for round in (4, 6, 8, 10, 12, 14)}
+    assert leak.score.value == judge(guess, expected).score
+    assert leak.roc is not None
+    assert "needs what clients sent" in result.left_out["preference profiling"]
+    (suspected,) = result.suspected
+    assert [float(score) for _, score in suspected.answers] == sorted(
+        (round(score, 3) for score in guess.scores.values()), reverse=True
+    )
+
+
+def test_the_truth_of_a_property_is_who_used_it_in_which_cluster(tmp_path: Path) -> None:
+    examples = Examples(torch.randn(40, 3), torch.arange(40) % 2, 2, "toy", {"mark": (torch.arange(40) // 2) % 2})
+    split = PropertySplit(3, "mark", 1, every=3, warmup=3)
+    federation = split.split(examples, Rng.seeded(0))
+    train(
+        FedAvg(8, Local(steps=1, batch_size=4)),
+        federation,
+        fcnn(inputs=3, hidden=2, classes=2),
+        tape=Tape([RECORDER], tmp_path),
+    )
+    used = {round: flag for round, slot, flag in truth_of(tmp_path, federation)["property"]}
+    assert used == {round: round in (3, 6) for round in range(8)}
+
+
+# -- from the command line ------------------------------------------------------------------------------------------
+
+
+def test_train_writes_a_recording_that_audit_attacks(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(as_toml({key: DIGITS[key] for key in DIGITS}))
+    done = coterie(tmp_path, "train", "c.toml", "--record", "messages")
+    assert done.returncode == 0, done.stderr
+    again = coterie(tmp_path, "train", "c.toml", "--record", "messages")
+    assert (again.returncode, "is not empty" in again.stderr) == (2, True)
+    done = coterie(tmp_path, "audit", "--recorded", "messages", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["leaks"][0]["score"]["value"] == 1.0
+    assert result["reproduce"]["command"] == "coterie audit --recorded messages"
+    page = (tmp_path / "runs/audit/digits-recorded/report.html").read_text()
+    assert "What the attacks suspect" in page
