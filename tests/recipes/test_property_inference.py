@@ -26,6 +26,7 @@ from coterie.recipes.property_tables import (
     at_chance,
     controls_at_chance,
     found_beyond_placebo,
+    in_one_sentence,
 )
 from coterie.recipes.property_tasks import Detail, by_hair, task
 
@@ -97,6 +98,12 @@ def test_claims_follow_the_intervals() -> None:
     assert found_beyond_placebo(table)[0].holds
     holds = {claim.text: claim.holds for claim in above(table, "more", " CFL ", " FL ")}
     assert holds == {"more (C CFL 3)": True, "more (D CFL 3)": None}
+    compared = above(table, "more", " CFL ", " FL ")
+    assert [claim.holds for claim in in_one_sentence("in all", compared)] == [None]
+    assert [claim.holds for claim in in_one_sentence("in all", compared[:1] * 2)] == [True]
+    assert [claim.holds for claim in in_one_sentence("in all", [replace(compared[0], holds=False), *compared])] == [
+        False
+    ]
     off = [*table[:-2], *(replace(one, low=0.55, high=0.7) for one in table[-2:])]
     assert controls_at_chance(off)[0].holds is False
     assert "absent" in controls_at_chance(off)[0].evidence

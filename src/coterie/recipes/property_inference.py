@@ -18,12 +18,14 @@ from coterie.recipes.base import Claim, Line, Recipe, Scale, Settings
 from coterie.recipes.property_runs import Plan
 from coterie.recipes.property_tables import (
     MAIN_TASK,
+    WITHIN,
     Row,
     above,
     at_chance,
     by_plan,
     controls_at_chance,
     found_beyond_placebo,
+    in_one_sentence,
     jobs,
     line,
     lines,
@@ -72,10 +74,13 @@ def passive_rows(tasks: str, quick: Sequence[int], paper: Sequence[int], scale: 
 
 
 def passive_claims(table: Sequence[Line]) -> list[Claim]:
+    compared = above(table, "CFL leaks more than FL", " CFL ", " FL ")
+    within = [claim for claim in compared if WITHIN in claim.text]
     return [
         *controls_at_chance(table),
         *found_beyond_placebo(table),
-        *above(table, "CFL leaks more than FL", " CFL ", " FL "),
+        *compared,
+        *in_one_sentence("CFL leaks more than FL, scored within clusters", within),
     ]
 
 

@@ -183,6 +183,16 @@ def above(table: Sequence[Line], claim: str, higher: str, lower: str) -> list[Cl
     return claims
 
 
+def in_one_sentence(text: str, claims: Sequence[Claim]) -> list[Claim]:
+    """A claim over all comparisons of a table: it holds if each does, and fails if any is the other way round."""
+    if len(claims) < 2:
+        return []
+    found = [claim.holds for claim in claims]
+    holds = True if all(found) else False if False in found else None
+    counts = f"holds in {found.count(True)} of {len(found)} comparisons, {found.count(False)} are the other way round"
+    return [Claim(text, holds, f"{counts}, {found.count(None)} undecided")]
+
+
 def at_chance(table: Sequence[Line], claim: str, mark: str) -> list[Claim]:
     skipped = (PLACEBO, ABSENT, MAIN_TASK)
     return [
