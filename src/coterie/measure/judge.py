@@ -157,7 +157,7 @@ def stratified_auc(
     if not total:  # all answers alike: nothing to tell apart
         return math.nan, (math.nan, math.nan)
     area, deviation = weighted / total, math.sqrt(variance) / total
-    reach = norm.ppf((1 + CONFIDENCE) / 2) * deviation
+    reach = float(norm.ppf((1 + CONFIDENCE) / 2)) * deviation
     return area, (max(0.0, area - reach), min(1.0, area + reach))
 
 
