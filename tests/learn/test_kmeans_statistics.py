@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.flow.rng import Rng
 from coterie.learn.clipping import ClientClip, RecordClip, Unclipped
-from coterie.learn.kmeans_statistics import Unit, statistics, unscaled
+from coterie.learn.kmeans_statistics import Unit, labels_of, statistics, unscaled
 from coterie.learn.lloyd import Points, leading_subspace, project, unpack_symmetric
 
 KINDS = ("outer", "weights", "bound", "centres", "lloyd 2")
@@ -35,8 +35,8 @@ def public(kind: str, seed: int) -> dict[str, Tensor]:
     known = project(server, subspace, middle)
     found = {"middle": middle, "subspace": subspace, "known": known, "bound": torch.tensor(BOUND)}
     found["centres"] = torch.randn(CLUSTERS, FEATURES, generator=draws)
-    if kind in ("bound", "centres"):
-        found["projected"] = known[:CLUSTERS]
+    if kind in ("bound", "centres"):  # FedDP-Init's lie in the subspace
+        found["centres"] = middle + known[:CLUSTERS] @ subspace
     return found
 
 
@@ -89,6 +89,15 @@ def test_sums_and_counts_are_those_of_a_loop(seed: int) -> None:
             ours = unscaled("sums", found["sums"][client], facts, unit)
             np.testing.assert_allclose(ours.numpy(), sums, rtol=1e-4, atol=1e-3)
             assert found["counts"][client].tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_step_3_labels_points_as_in_the_subspace(seed: int) -> None:
+    """Scott et al. project the points first; centres that lie in the subspace make that unnecessary."""
+    points, facts = Points.of([part[part.norm(dim=1) < 50] for part in parts(seed)]), public("centres", seed)
+    seen = project(points.x.double(), facts["subspace"].double(), facts["middle"].double())
+    expected = kmeans_loops.nearest(seen.numpy(), facts["known"][:CLUSTERS].double().numpy())
+    assert labels_of(points, facts).tolist() == expected.tolist()
 
 
 def test_outer_products_keep_directions_alone() -> None:

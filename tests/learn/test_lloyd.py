@@ -37,15 +37,20 @@ def some_centres(clusters: int = 3, features: int = 5) -> Tensor:
     return 2 * torch.randn(clusters, features, generator=Rng.seeded(1).child("centres").torch())
 
 
-@pytest.fixture(params=[lloyd.CHUNK_FLOATS, 40], ids=["one chunk", "many chunks"])
+LIKE = (6, 6, 6, 0, 0, 23, 23, 1)
+"""Neighbours of one size are computed together; those of 23 points take several of the small chunks."""
+
+
+@pytest.fixture(params=[lloyd.CHUNK_FLOATS, 200, 40], ids=["one chunk", "several chunks", "many chunks"])
 def chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lloyd, "CHUNK_FLOATS", request.param)
 
 
 @pytest.mark.usefixtures("chunked")
 class TestAgainstLoops:
-    def test_nearest_and_distances(self) -> None:
-        points, centres = ragged(), some_centres()
+    @pytest.mark.parametrize("clusters", [1, 3, 8, 11])
+    def test_nearest_and_distances(self, clusters: int) -> None:
+        points, centres = ragged(), some_centres(clusters)
         labels = nearest(points.x, centres)
         expected = slow.nearest(points.x.double().numpy(), centres.double().numpy())
         assert labels.tolist() == expected.tolist()
@@ -54,8 +59,9 @@ class TestAgainstLoops:
 
     @pytest.mark.parametrize("bound", [None, 2.5])
     @pytest.mark.parametrize("anchored", [False, True])
-    def test_sums_and_counts(self, bound: float | None, anchored: bool) -> None:
-        points, centres = ragged(), some_centres()
+    @pytest.mark.parametrize("sizes", [(7, 1, 0, 23, 4), LIKE])
+    def test_sums_and_counts(self, bound: float | None, anchored: bool, sizes: tuple[int, ...]) -> None:
+        points, centres = ragged(sizes=sizes), some_centres()
         anchors = centres if anchored else None
         labels = nearest(points.x, centres)
         clip: Clip = Unclipped() if bound is None else RecordClip(bound)
@@ -74,13 +80,16 @@ class TestAgainstLoops:
             np.testing.assert_array_equal(counts.value[client], expected[1])
 
     @pytest.mark.parametrize("bound", [None, 2.5])
-    def test_outer_products(self, bound: float | None) -> None:
-        points = ragged()
-        anchor = torch.full((5,), 0.5)
+    @pytest.mark.parametrize("sizes", [(7, 1, 0, 23, 4), LIKE])
+    @pytest.mark.parametrize("anchor", [None, torch.full((5,), 0.5)])
+    def test_outer_products(self, bound: float | None, sizes: tuple[int, ...], anchor: Tensor | None) -> None:
+        points = ragged(sizes=sizes)
+        before = points.x.clone()
         packed = packed_outer_products(points, Unclipped() if bound is None else RecordClip(bound), anchor)
+        assert torch.equal(points.x, before)
         for client in range(points.clients):
             mine = points.x[int(points.offsets[client]) : int(points.offsets[client + 1])].double().numpy()
-            expected = slow.outer_product(mine, bound, anchor.double().numpy())
+            expected = slow.outer_product(mine, bound, None if anchor is None else anchor.double().numpy())
             np.testing.assert_allclose(unpack_symmetric(packed.value[client], 5), expected, rtol=1e-5, atol=1e-5)
             assert float(packed.value[client].norm()) == pytest.approx(np.linalg.norm(expected), rel=1e-5)
 

@@ -90,19 +90,25 @@ def client_norms(value: Tensor) -> Tensor:
     return norms
 
 
-def clip_clients(value: Tensor, clip: ClientClip) -> Bounded:
-    """Scale each client's statistic to the bound. One client added or removed moves the sum by at most it."""
+def clip_clients(value: Tensor, clip: ClientClip, out: Tensor | None = None) -> Bounded:
+    """Scale each client's statistic to the bound. One client added or removed moves the sum by at most it.
+
+    ``out`` may be ``value``: outer products of thousands of clients are better not written twice.
+    """
     scales = norm_scales(client_norms(value), clip.bound)
     entries = value[0].numel() if len(value) else 1
-    clipped = value * scales.view(-1, *[1] * (value.dim() - 1))
+    clipped = torch.mul(value, scales.view(-1, *[1] * (value.dim() - 1)), out=out)
     return Bounded(clipped, l2=clip.bound, l1=clip.bound * math.sqrt(entries))
 
 
 def bounded(value: Tensor, clip: Clip, per_record: Callable[[float], tuple[float, float]]) -> Bounded:
-    """Attach the sensitivity. ``per_record`` maps a record's norm bound to the (l2, l1) of the statistic."""
+    """Attach the sensitivity to a statistic, which is clipped in place.
+
+    ``per_record`` maps a record's norm bound to the (l2, l1) of the statistic.
+    """
     match clip:
         case ClientClip():
-            return clip_clients(value, clip)
+            return clip_clients(value, clip, out=value)
         case RecordClip(bound):
             l2, l1 = per_record(bound)
             return Bounded(value, l2, l1)

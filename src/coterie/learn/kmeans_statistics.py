@@ -70,7 +70,7 @@ def _outer(points: Points, middle: Tensor, unit: Unit) -> Tensor:
         return packed_outer_products(points, Unclipped(), middle).value
     clip = ClientClip(TINY) if unit is ClientClip else RecordClip(TINY)
     found = packed_outer_products(points, clip, middle)
-    return found.value / found.l2
+    return found.value.div_(found.l2)
 
 
 def _weights(points: Points, public: Params, unit: Unit) -> Tensor:
@@ -81,9 +81,11 @@ def _weights(points: Points, public: Params, unit: Unit) -> Tensor:
 
 
 def labels_of(points: Points, public: Params) -> Tensor:
-    """The cluster of each point: in the subspace before the first step back (step 3), later in full."""
-    if "projected" in public:
-        return nearest(project(points.x, public["subspace"], public["middle"]), public["projected"])
+    """The cluster of each point.
+
+    Step 3 of FedDP-Init labels points in the subspace. Its centres lie in it, so the part of a point that sticks out is
+    equally far from all of them, and the nearest one in full is the same.
+    """
     return nearest(points.x, public["centres"])
 
 
@@ -117,7 +119,7 @@ def _moves(points: Points, public: Params, unit: Unit) -> dict[str, Tensor]:
     bound = float(public["bound"])
     if unit is RecordClip:
         found = cluster_sums(points, labels, clusters, RecordClip(bound), centres)
-        return {"sums": found.value / found.l2, "counts": counts(points, labels, clusters)}
+        return {"sums": found.value.div_(found.l2), "counts": counts(points, labels, clusters)}
     means, present = _client_means(points, labels, centres)
     clipped = clip_clients(means, ClientClip(bound))
     return {"sums": clipped.value / clipped.l2, "counts": present / math.sqrt(clusters)}

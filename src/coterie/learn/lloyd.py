@@ -2,23 +2,28 @@
 
 The points of client i are rows ``offsets[i]:offsets[i + 1]`` of one matrix. Every kernel walks that matrix in
 chunks of rows, so that memory beyond the inputs and the answer stays at a few megabytes whatever the number
-of points. Records are clipped by a factor inside the pass; the data are never copied as a whole.
+of points. A chunk is read from memory once; what is computed from it stays in buffers that the next chunk uses again.
+Records are clipped by a factor inside the pass; the data are never copied as a whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
+import numpy as np
 import torch
+from scipy.sparse import csc_array
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.errors import InvalidInput, require
 from coterie.learn.clipping import Bounded, Clip, RecordClip, bounded, norm_scales
 
-CHUNK_FLOATS = 1 << 19
-"""Working memory of one chunk, in floats: 2 MiB stays in the cache, where the matrix products are fastest."""
+CHUNK_FLOATS = 1 << 20
+"""Working memory of one chunk, in floats: 4 MiB stays in the cache, and is long enough for what each chunk costs."""
 
 NEAR = 8.0
 """Centres whose mean is within so many times their spread are near the origin: three bits are lost at most."""
@@ -30,6 +35,7 @@ class Points:
 
     x: Tensor  # (points, features) float32
     offsets: Tensor  # (clients + 1,) int64
+    finite: bool = False  # True: whoever made x has looked for NaN; ten million points need not be read once more
 
     def __post_init__(self) -> None:
         require(self.x.dim() == 2, "points", tuple(self.x.shape), "must be a matrix (points, features)")
@@ -42,13 +48,14 @@ class Points:
             f"must run from 0 to the number of points, {len(self.x)}, with at least one client",
         )
         require(bool((sizes >= 0).all()), "offsets", int(sizes.min()), "must not decrease")
-        if not math.isfinite(self.x.sum().item()):  # NaN and infinity survive a sum; so may large finite numbers
+        # NaN and infinity survive a sum; large finite numbers may overflow it.
+        if not self.finite and not math.isfinite(self.x.sum().item()):
             self._require_finite()
 
     def _require_finite(self) -> None:
-        for start, part in chunks(self.x, 0):
+        for rows, part in chunks(self.x, 0):
             if not bool(torch.isfinite(part).all()):
-                row = start + int((~torch.isfinite(part).all(1)).nonzero()[0])
+                row = rows.start + int((~torch.isfinite(part).all(1)).nonzero()[0])
                 raise InvalidInput(f"points[{row}] has NaN or infinity; clean or drop that point")
 
     @staticmethod
@@ -76,11 +83,39 @@ class Points:
         return torch.arange(self.clients, dtype=torch.int32).repeat_interleave(self.sizes)
 
 
-def chunks(x: Tensor, extra: int) -> Iterator[tuple[int, Tensor]]:
+def chunk_rows(floats: int) -> int:
+    """How many rows a chunk has if each takes so many floats."""
+    return max(1, CHUNK_FLOATS // (floats + 1))
+
+
+def chunks(x: Tensor, extra: int) -> Iterator[tuple[slice, Tensor]]:
     """Rows of x in pieces, with room for ``extra`` floats a row beside the row itself."""
-    rows = max(1, CHUNK_FLOATS // (x.shape[1] + extra + 1))
+    rows = chunk_rows(x.shape[1] + extra)
     for start in range(0, len(x), rows):
-        yield start, x[start : start + rows]
+        part = x[start : start + rows]
+        yield slice(start, start + len(part)), part
+
+
+def chunks_about(
+    x: Tensor, anchor: Tensor | None, labels: Tensor | None = None, extra: int = 0
+) -> Iterator[tuple[slice, Tensor]]:
+    """Chunks of x - anchor: no anchor, one for all (features,), or that of each point's label.
+
+    All chunks are the same buffer: use one up before the next.
+    """
+    buffer = None
+    for rows, part in chunks(x, extra + x.shape[1]):
+        if anchor is None:
+            yield rows, part
+            continue
+        buffer = torch.empty_like(part) if buffer is None else buffer
+        about = buffer[: len(part)]
+        if labels is None:
+            torch.sub(part, anchor, out=about)
+        else:
+            torch.index_select(anchor, 0, labels[rows], out=about)
+            torch.sub(part, about, out=about)
+        yield rows, about
 
 
 def nearest(x: Tensor, centres: Tensor) -> Tensor:
@@ -97,42 +132,38 @@ def nearest(x: Tensor, centres: Tensor) -> Tensor:
     far = float(middle.norm()) > NEAR * float(shifted.norm(dim=1).max())
     if not far:
         half = half + shifted @ middle
+    spare = -len(centres) % 8  # products are fastest at multiples of 8; no point is nearest to a spare centre
+    shifted, half = pad(shifted, (0, 0, 0, spare)), pad(half, (0, spare), value=math.inf)
     labels = torch.empty(len(x), dtype=torch.int64)
-    for start, part in chunks(x, len(centres) + x.shape[1]):
-        scores = torch.addmm(half, part - middle if far else part, shifted.T, alpha=-1)  # (rows, centres)
-        torch.argmin(scores, dim=1, out=labels[start : start + len(part)])
+    scores = None
+    for rows, part in chunks_about(x, middle if far else None, extra=len(half)):
+        scores = part.new_empty(len(part), len(half)) if scores is None else scores
+        torch.addmm(half, part, shifted.T, alpha=-1, out=scores[: len(part)])
+        np.argmin(scores[: len(part)].numpy(), axis=1, out=labels[rows].numpy())  # several times as fast as torch's
     return labels
 
 
 def squared_distances(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
     """The squared distance of each point to its own centre, (points,), by subtraction."""
     answer = torch.empty(len(x), dtype=x.dtype)
-    for start, part in chunks(x, x.shape[1]):
-        stop = start + len(part)
-        torch.sum((part - centres[labels[start:stop]]).square_(), dim=1, out=answer[start:stop])
+    for rows, about in chunks_about(x, centres, labels):
+        torch.sum(about.square_(), dim=1, out=answer[rows])
     return answer
 
 
 def record_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
     """The norm of each record about its anchor: none, one for all (features,), or the one of its label."""
     answer = torch.empty(len(x), dtype=x.dtype)
-    for start, part in chunks(x, x.shape[1]):
-        stop = start + len(part)
-        about = _about(part, anchor, None if labels is None else labels[start:stop])
-        torch.linalg.vector_norm(about, dim=1, out=answer[start:stop])
+    for rows, about in chunks_about(x, anchor, labels):
+        torch.linalg.vector_norm(about, dim=1, out=answer[rows])
     return answer
 
 
-def _about(part: Tensor, anchor: Tensor | None, labels: Tensor | None) -> Tensor:
-    if anchor is None:
-        return part
-    return part - (anchor if labels is None else anchor[labels])
-
-
-def _clipped(part: Tensor, clip: Clip) -> Tensor:
+def _record_scales(part: Tensor, clip: Clip) -> Tensor:
+    """The factor that clips each record, (rows,)."""
     if not isinstance(clip, RecordClip):
-        return part
-    return part * norm_scales(torch.linalg.vector_norm(part, dim=1), clip.bound)[:, None]
+        return part.new_ones(len(part))
+    return norm_scales(torch.linalg.vector_norm(part, dim=1), clip.bound)
 
 
 def counts(points: Points, labels: Tensor, clusters: int) -> Tensor:
@@ -155,13 +186,21 @@ def cluster_sums(points: Points, labels: Tensor, clusters: int, clip: Clip, anch
     """
     totals = torch.zeros(points.clients * clusters, points.features)
     owners = points.owners()
-    for start, part in chunks(points.x, 3 * points.features):
-        stop = start + len(part)
-        slots = owners[start:stop].long() * clusters + labels[start:stop]
-        totals.index_add_(0, slots, _clipped(_about(part, anchors, labels[start:stop]), clip))
+    for rows, about in chunks_about(points.x, anchors, labels):
+        mine = owners[rows]
+        first, last = int(mine[0]) * clusters, (int(mine[-1]) + 1) * clusters
+        slots = mine.mul(clusters).add_(labels[rows]).sub_(first)
+        totals[first:last] += _added(about, slots, last - first, _record_scales(about, clip))
     sums = totals.view(points.clients, clusters, points.features)
     spread = math.sqrt(points.features)
     return bounded(sums, clip, lambda bound: (bound, bound * spread))
+
+
+def _added(rows: Tensor, slots: Tensor, count: int, scales: Tensor) -> Tensor:
+    """The sum of scale times row in each slot, (count, features): a sparse product that walks the rows in order."""
+    ends = np.arange(len(rows) + 1, dtype=np.int32)
+    matrix = csc_array((scales.numpy(), slots.numpy(), ends), shape=(count, len(rows)))
+    return torch.from_numpy(matrix @ rows.numpy())
 
 
 def cluster_means(sums: Tensor, counts: Tensor) -> Tensor:
@@ -176,20 +215,37 @@ def packed_outer_products(points: Points, clip: Clip, anchor: Tensor | None = No
     noise on it is half the variance, off the diagonal, of the symmetric noise of FedDP-KMeans at equal epsilon.
     """
     upper = torch.triu_indices(points.features, points.features)
-    weight = torch.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    packed = torch.empty(points.clients, upper.shape[1])
-    bounds = points.offsets.tolist()
     flat = upper[0] * points.features + upper[1]
-    total = torch.empty(points.features, points.features)
-    for client in range(points.clients):
-        total.zero_()
-        for _, part in chunks(points.x[bounds[client] : bounds[client + 1]], 2 * points.features):
-            rows = _clipped(_about(part, anchor, None), clip)
-            total.addmm_(rows.T, rows)
-        torch.index_select(total.view(-1), 0, flat, out=packed[client])
-    packed *= weight
+    packed = torch.empty(points.clients, upper.shape[1])
+    for clients, products in _outer_products(points, clip, anchor):
+        torch.index_select(products.flatten(1), 1, flat, out=packed[clients])
+    packed *= torch.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
     spread = math.sqrt(upper.shape[1])
     return bounded(packed, clip, lambda bound: (bound**2, bound**2 * spread))
+
+
+def _outer_products(points: Points, clip: Clip, anchor: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+    """Each client's matrix, (some clients, features, features): neighbours of one size are computed together."""
+    features = points.features
+    origin = points.x.new_zeros(()) if anchor is None else anchor  # with one, a chunk is a buffer that can be scaled
+    for clients, size in _alike(points.sizes.tolist(), chunk_rows(2 * features), CHUNK_FLOATS // features**2):
+        start, count = int(points.offsets[clients.start]), clients.stop - clients.start
+        total = torch.zeros(count, features, features)
+        for _, about in chunks_about(points.x[start : start + count * size], origin):
+            batch = about.mul_(_record_scales(about, clip)[:, None]).view(count, -1, features)
+            total.baddbmm_(batch.transpose(1, 2), batch)
+        yield clients, total
+
+
+def _alike(sizes: Sequence[int], most_rows: int, most: int) -> Iterator[tuple[slice, int]]:
+    """Runs of neighbours of one size, up to so many of them and of their rows; whoever has more rows is alone."""
+    first = 0
+    for size, run in groupby(sizes):
+        end = first + len(list(run))
+        step = max(1, min(most, most_rows // max(1, size)))
+        for start in range(first, end, step):
+            yield slice(start, min(start + step, end)), size
+        first = end
 
 
 def unpack_symmetric(packed: Tensor, features: int) -> Tensor:
@@ -211,8 +267,8 @@ def leading_subspace(matrix: Tensor, dimensions: int) -> Tensor:
 def project(x: Tensor, subspace: Tensor, anchor: Tensor | None = None) -> Tensor:
     """Coordinates of each point in the subspace, (points, dimensions)."""
     answer = torch.empty(len(x), len(subspace), dtype=x.dtype)
-    for start, part in chunks(x, x.shape[1]):
-        answer[start : start + len(part)] = _about(part, anchor, None) @ subspace.T
+    for rows, about in chunks_about(x, anchor):
+        torch.mm(about, subspace.T, out=answer[rows])
     return answer
 
 

@@ -144,4 +144,4 @@ def points_of(cohort: Cohort) -> Points:
     first, last = int(rows[0]), int(rows[-1])
     side_by_side = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
     chosen = x[first : last + 1] if side_by_side else x[rows]
-    return Points(chosen.flatten(1), cohort.round_shards.offsets)
+    return Points(chosen.flatten(1), cohort.round_shards.offsets, finite=True)  # Examples has checked them

@@ -78,17 +78,16 @@ class FedDPKMeans(Clusterer):
         if state.round == 1:  # step 2: the server's points, weighed by how many points they stand for
             sums = yield from self.ask("weights", ["middle", "subspace", "known"], state, server)
             noise = sums.noise.get("weights", 0.0)
-            learnt = self._projected(state, sums.values["weights"][0], noise, server.rng)
-            state = state.after("weights", sums, learnt)
-        inside = ["middle", "subspace", "projected", "centres"]
+            centres = self._coarse_centres(state, sums.values["weights"][0], noise, server.rng)
+            state = state.after("weights", sums, {"centres": centres})
         if state.round == 2:  # how long the vectors of the next step are
-            bound = self.find_bound(inside, self.share, state, server)
+            bound = self.find_bound(["centres"], self.share, state, server)
             state = (yield from bound) if self.estimates else state.at(3)
-        bound_name = [] if self.level is None else ["bound"]
+        names = ["centres"] if self.level is None else ["centres", "bound"]
         if state.round == 3:  # step 3: back to the full space
-            state = yield from self.move("centres", inside + bound_name, state, server)
+            state = yield from self.move("centres", names, state, server)
         while state.round < 4 + self.steps:
-            state = yield from self.move(f"lloyd {state.round - 3}", ["centres"] + bound_name, state, server)
+            state = yield from self.move(f"lloyd {state.round - 3}", names, state, server)
         return (yield from self.publish(state, server))
 
     def _subspace(self, state: Clusters, packed: Tensor) -> dict[str, Tensor]:
@@ -97,12 +96,14 @@ class FedDPKMeans(Clusterer):
         subspace = leading_subspace(unpack_symmetric(packed, features), min(self.clusters, features)).float()
         return {"subspace": subspace, "known": project(self.server_data.float(), subspace, middle)}
 
-    def _projected(self, state: Clusters, weights: Tensor, noise: float, rng: Rng) -> dict[str, Tensor]:
-        """The centres in the subspace, and where they lie in full. If noise drowns the weights, all points count."""
+    def _coarse_centres(self, state: Clusters, weights: Tensor, noise: float, rng: Rng) -> Tensor:
+        """Centres in the subspace, as they lie in full. If noise drowns the weights, all of the server's points count.
+
+        Clients label their points by them without projecting: what sticks out of the subspace decides nothing.
+        """
         public = state.get("middle", "subspace", "known")
         kept = torch.where(weights >= self.least * noise, weights, 0.0).float()
         if int((kept > 0).sum()) < self.clusters:
             kept = torch.ones_like(kept)
         found = weighted_kmeans(public["known"], kept, self.clusters, rng.child("server k-means"), restarts=RESTARTS)
-        projected = found.centres[0]
-        return {"projected": projected, "centres": public["middle"] + projected @ public["subspace"]}
+        return public["middle"] + found.centres[0] @ public["subspace"]
