@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -112,6 +113,9 @@ def reproduce(
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only rows with this word; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(help="The folder with data sets.")] = None,
     folder: Annotated[Path, typer.Option(help="Where results are kept.")] = RUNS / "reproduce",
+    html: Annotated[
+        Path | None, typer.Option(help="Write the same as a page; without a paper, of all tables that have been run.")
+    ] = None,
 ) -> None:
     """Run tables and figures of the papers: ours beside the published values."""
     from coterie.recipes.base import Scale, Settings, parse_seeds
@@ -119,9 +123,9 @@ def reproduce(
 
     settings = Settings(Scale(scale), parse_seeds(seeds), tuple(rows or ()), data)
     if paper is None:
-        reproduction.show_list(settings, folder)
+        reproduction.show_list(settings, folder, html, command_line())
     else:
-        reproduction.reproduce(paper, table, settings, folder)
+        reproduction.reproduce(paper, table, settings, folder, html, command_line())
 
 
 @app.command()
@@ -140,6 +144,11 @@ def bench(
         benchmarking.show_list()
     else:
         benchmarking.bench(names or [], as_json, repeats, flower_python, pfl_python)
+
+
+def command_line() -> str:
+    """As it was typed, for reports to repeat."""
+    return shlex.join(["coterie", *sys.argv[1:]])
 
 
 def _version(wanted: bool) -> None:

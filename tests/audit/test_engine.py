@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from tests.audit.toy import FAMILY, noise, subject
 
 from coterie.audit import engine, gate
 from coterie.audit.engine import audit
+from coterie.audit.family import Claimed, Evidence
 from coterie.audit.frontier import frontier, mark_dominated
-from coterie.audit.result import AuditResult, FrontierPoint, Measured
+from coterie.audit.result import AuditResult, Check, ClaimVerdict, Defended, FrontierPoint, Measured
 from coterie.audit.subject import label
 from coterie.errors import InvalidInput
+from coterie.measure.claims import Outcome
+from coterie.run.config import Choice
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +34,7 @@ def run(folder: Path, **values: object) -> AuditResult:
 def test_each_defence_is_scored_with_an_interval_over_seeds(tmp_path: Path) -> None:
     result = run(tmp_path)
     real = [leak for leak in result.leaks if not leak.control]
-    assert [leak.defence for leak in real] == ["none", "noise (strength 1.0)", "noise (strength 4.0)"]
+    assert [leak.defence for leak in real] == ["none", "noise (strength 1)", "noise (strength 4)"]
     first = real[0].score
     assert first.value == pytest.approx(0.91)  # the mean of 0.90, 0.91 and 0.92
     # Student's t with two degrees of freedom: 4.303 * 0.01 / sqrt(3)
@@ -97,11 +101,13 @@ def test_roc_curves_run_from_corner_to_corner(tmp_path: Path) -> None:
 
 def test_the_frontier_recommends_the_weakest_that_meets_the_limits(tmp_path: Path) -> None:
     (found,) = frontier(subject(limits={"max_toy_auc": 0.72, "min_accuracy": 0.8}), [FAMILY], tmp_path)
-    chosen = [point.defence for point in found.points if point.recommended]
-    assert chosen == ["noise (strength 1.0)"]
+    chosen = [(point.defence, point.setting, point.note) for point in found.points if point.recommended]
+    assert chosen == [("noise", "noise (strength 1)", "strength 1")]
+    assert found.recommendation == "Toy: noise (strength 1) is the weakest setting that meets the limits."
+    assert found.title == "toy: leakage (AUC) against accuracy"
     (none,) = frontier(subject(limits={"max_toy_auc": 0.55, "min_accuracy": 0.9}), [FAMILY], tmp_path)
     assert not any(point.recommended for point in none.points)
-    assert "No setting meets the limits" in none.recommendation
+    assert "Toy: no setting meets the limits" in none.recommendation
 
 
 def test_a_dominated_setting_is_worse_in_one_and_better_in_none() -> None:
@@ -117,4 +123,77 @@ def test_known_limits_follow_from_the_families() -> None:
 
 
 def test_options_make_the_label() -> None:
-    assert label(noise(1.0)) == "noise (strength 1.0)"
+    assert label(noise(1.0)) == "noise (strength 1)"
+
+
+def test_accuracy_and_leakage_are_drawn_over_rounds(tmp_path: Path) -> None:
+    accuracy, leakage = run(tmp_path).charts  # the control noted nothing on the way
+    assert [series.name for series in accuracy.series] == ["none", "noise (strength 1)", "noise (strength 4)"]
+    assert accuracy.series[0].x == [0.0, 5.0]
+    assert accuracy.series[0].y == pytest.approx([0.1, 0.95])  # the mean of 0, 0.1 and 0.2; the same for all seeds
+    assert accuracy.series[0].low[0] == 0.0  # 0.1 less 4.303 * 0.1 / sqrt(3) is no accuracy
+    assert leakage.title == "Leakage to a curious server: guess"
+    assert leakage.reference == ("chance", 0.5)
+    assert leakage.series[1].y == pytest.approx([0.5, 0.71])
+
+
+def test_an_interval_stays_within_what_a_score_can_be(tmp_path: Path) -> None:
+    assert engine.measured([0.9, 1.0]).high > 1
+    assert engine.measured([0.9, 1.0], 0.0, 1.0).high == 1
+    assert engine.measured([0.0, 0.1], 0.0, 1.0).low == 0
+    assert math.isnan(engine.measured([0.9], 0.0, 1.0).low)
+
+
+def test_an_epsilon_that_follows_from_nothing_meets_no_limit() -> None:
+    stated = Claimed("stated", 1.0, 0.0, "record", "nobody", "not refuted", ["none"], proven=False)
+    evidence = Evidence([], "accuracy", 0.9, 0.1, 1.0, 1.0, stated)
+    (check,) = gate.checks(subject(limits={"max_epsilon": 3.0}), [(FAMILY, [evidence])])
+    assert not check.passed
+    assert "no formal guarantee" in check.reason
+    (check,) = gate.checks(
+        subject(limits={"max_epsilon": 3.0}), [(FAMILY, [replace(evidence, claim=replace(stated, proven=True))])]
+    )
+    assert check.passed
+
+
+def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
+    run(tmp_path)
+    kept = set(tmp_path.rglob("*.json"))
+    run(tmp_path, limits={"max_epsilon": 3.0})  # judged anew, not run anew
+    assert set(tmp_path.rglob("*.json")) == kept
+    run(tmp_path, trainer={"kind": "fedavg"})
+    assert len(set(tmp_path.rglob("*.json"))) == 2 * len(kept)
+
+
+def test_an_edited_data_file_is_another_audit(tmp_path: Path) -> None:
+    data = tmp_path / "people.csv"
+    data.write_text("a,b\n1,2\n")
+    asked = subject(data={"kind": "table", "path": str(data), "label": "b"})
+    before = asked.fingerprint
+    assert before == asked.fingerprint
+    data.write_text("a,b\n1,2\n3,4\n")
+    assert asked.fingerprint != before
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 claim of privacy is"), (2, "2 claims of privacy are")])
+def test_the_headline_counts_in_words(count: int, words: str) -> None:
+    claim = ClaimVerdict("c", 1.0, 0.0, "record", "nobody", 2.0, Outcome.VIOLATED, ["x"])
+    row = Defended("f", "d", "accuracy", Measured(0.9), 1.0, 1.0, 1.0, claim)
+    check = Check("max_epsilon = 1", 2.0, False, "broken")
+    result = AuditResult("t", {}, [], [row] * count, checks=[check] * count)
+    assert words in result.headline
+    assert result.headline.endswith("1 of 1 limit is broken." if count == 1 else "2 of 2 limits are broken.")
+
+
+def test_a_choice_reads_like_words() -> None:
+    choice = Choice.model_validate(
+        {
+            "kind": "ifca",
+            "clusters": 4,
+            "exact": True,
+            "poisson": False,
+            "local": {"steps": 3, "lr": 0.1},
+            "mix": [1, 2],
+        }
+    )
+    assert label(choice) == "IFCA (clusters 4, exact, no poisson, local (steps 3, lr 0.1), mix (1 2))"

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
 
 from coterie.audit.clustering_scene import Scene, noise
 from coterie.audit.engine import audit
@@ -51,6 +59,12 @@ def test_profiling_names_everybody_and_mingling_hides_them() -> None:
     family = find("preference profiling")
     assert scores(family.measure(subject(), NONE, 0), "curious server")["profiling by identity"] == 1.0
     mingled = Choice.model_validate({"kind": "mingling", "cipher": "mock"})
+    undefended = family.measure(subject(), NONE, 0)
+    assert [round for round, _ in undefended.history] == list(range(9))
+    assert undefended.history[-1][1] == undefended.utility > undefended.history[0][1]
+    curve = undefended.scored[0].by_round
+    assert [round for round, _ in curve] == list(range(8))
+    assert curve[-1][1] == undefended.scored[0].score
     evidence = family.measure(subject(), mingled, 0)
     alone = scores(evidence, "curious server")["profiling by identity"]
     assert alone < 0.7  # expected 0.35, of 10 clients
@@ -67,6 +81,23 @@ def test_reconstruction_depends_on_who_adds_the_noise() -> None:
     assert cosine["server"] > 0.999  # a curious server sees what it is sent before it adds the noise
     assert abs(cosine["shared"]) < 0.5
     assert abs(cosine["client"]) < 0.5
+
+
+def levels(pictures: Sequence[str]) -> NDArray[np.int64]:
+    return np.stack([np.asarray(Image.open(io.BytesIO(base64.b64decode(one))), np.int64) for one in pictures])
+
+
+def test_pictures_are_shown_beside_what_was_made_of_them() -> None:
+    """Undefended, the server's picture is the client's own but for rounding; with noise it is another one."""
+    family = find("reconstruction from k-means")
+    shown = family.measure(subject(), NONE, 0).pictures
+    assert len(shown["private"]) == len(shown["rebuilt"]) == 5
+    assert np.abs(levels(shown["private"]) - levels(shown["rebuilt"])).max() <= 1
+    hidden = family.measure(subject(), noise("client"), 0).pictures
+    assert hidden["private"] == shown["private"]
+    assert np.abs(levels(hidden["private"]) - levels(hidden["rebuilt"])).mean() > 50
+    rows = replace(Scene.of(subject(), 0), shape=(64,))
+    assert rows.pictures({"private": [torch.zeros(64)]}) == {}  # a row of a table is no picture
 
 
 def test_membership_is_certain_without_noise_and_bounded_with_it() -> None:

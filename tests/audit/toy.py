@@ -27,8 +27,10 @@ class Toy(Family):
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         strength = defence.options.get("strength", 0.0)
         score = 0.5 + 0.4 / (1 + strength) + 0.01 * seed
+        suspicions = [0.1, 0.9, score], [False, True, True]
+        curve = [(0, 0.5), (5, score)]
         scored = [
-            Scored("guess", "curious server", "AUC", score, 0.5, suspicions=([0.1, 0.9, score], [False, True, True])),
+            Scored("guess", "curious server", "AUC", score, 0.5, suspicions=suspicions, by_round=curve),
             Scored("guess", "curious server", "AUC", 0.5 + 0.01 * (seed - 1), 0.5, control=True),
         ]
         claim = None
@@ -36,7 +38,8 @@ class Toy(Family):
             claim = Claimed(
                 "a promise", 10 / strength, 1e-5, "record", "trusted server", "not refuted", ["none"], 0.1 * seed
             )
-        return Evidence(scored, "accuracy", 0.95 - 0.05 * strength, 0.1 * (1 + strength), 100.0, 1000.0, claim)
+        use, seconds = 0.95 - 0.05 * strength, 0.1 * (1 + strength)
+        return Evidence(scored, "accuracy", use, seconds, 100.0, 1000.0, claim, history=[(0, 0.1 * seed), (5, use)])
 
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
         return [(noise(strength), strength) for strength in (0.5, 1.0, 4.0)]

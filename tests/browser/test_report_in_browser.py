@@ -16,6 +16,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from tests.report.sample import BROKEN, DPSGD, MEMBERSHIP, MINGLED, PROPERTY, reproduction, sample
 
+from coterie.audit.result import Suspected
 from coterie.report.html import render, render_reproductions
 
 FLAGS = (
@@ -261,6 +262,22 @@ def test_hostile_names_do_not_run(driver: Any, tmp_path: Path) -> None:
     assert driver.title.startswith("report <script>")
     choose(driver, "defence", script)
     assert len(shown(driver, "table.heat .cell")) == 1
+    assert driver.get_log("browser") == []
+
+
+def test_a_recordings_page_works_too(driver: Any, tmp_path: Path) -> None:
+    rows = [(f"client {number}", str(number % 3)) for number in range(30)]
+    found = Suspected(PROPERTY, "by identity", "curious server", "client", "preference", rows)
+    path = tmp_path / "recorded.html"
+    path.write_text(render(replace(sample(), recorded=True, suspected=[found], defended=[])), "utf-8")
+    driver.get(path.as_uri())
+    assert [link.text for link in shown(driver, "nav a")][:3] == ["Verdict", "Leaks", "Suspected"]
+    summary = driver.find_element(By.CSS_SELECTOR, "#suspected summary")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", summary)
+    summary.click()
+    assert len(shown(driver, "#suspected tbody tr")) == 30
+    choose(driver, "family", MEMBERSHIP)
+    assert shown(driver, "#suspected .nothing")
     assert driver.get_log("browser") == []
 
 

@@ -91,7 +91,7 @@ def test_bands_follow_the_interval_up_and_back() -> None:
 
 def test_roc_corners() -> None:
     leak = replace(leaks()[0], roc=([0, 0, 0.5, 1], [0, 0.5, 1, 1]))
-    svg = charts.roc("t", [leak], slots_of(["none"]))
+    svg = charts.roc("t", [leak], slots_of([("", "none")]))
     # a plot of 368 by 320 from (56, 334)
     assert paths(svg, "line") == ["M56.0 334.0L56.0 174.0L240.0 14.0L424.0 14.0"]
     assert paths(svg, "reference") == ["M56.0 334.0L424.0 14.0"]
@@ -116,7 +116,7 @@ def test_rates_at_low_false_positives() -> None:
 
 def test_the_frontier_joins_what_is_not_dominated_and_marks_the_recommended() -> None:
     found = frontier()
-    svg = charts.frontier(found, slots_of(["none"]))
+    svg = charts.frontier(found, slots_of([("", "none")]))
     assert len(paths(svg, "frontier")[0].split("L")) == sum(not point.dominated for point in found.points)
     assert svg.count('class="ring"') == 1
     assert svg.count("hollow") == sum(point.dominated for point in found.points)
@@ -139,10 +139,22 @@ def test_every_mark_says_its_value() -> None:
 
 
 def test_defences_look_alike_in_all_figures() -> None:
-    slots = slots_of(["b", "none", "a", "b"])
+    slots = slots_of([("f", "b"), ("f", "none"), ("f", "a"), ("g", "b")])
     assert slots == {"none": 0, "b": 1, "a": 2}
     assert slots_in(["a", "none"], slots) == [2, 0]
     assert slots_in(["a", "cluster 1"], slots) == [0, 1]
+
+
+def test_defences_of_one_family_differ_in_colour_and_all_in_look() -> None:
+    """Eleven defences, of which some are in several families: more than there are colours."""
+    used = [("kmeans", f"noise {n}") for n in range(3)] + [("profiling", f"mingling {n}") for n in range(3)]
+    used += [("property", f"other {n}") for n in range(4)] + [("property", "DP-SGD"), ("acquisition", "DP-SGD")]
+    slots = slots_of(used)
+    looks = {(slot % COLOURS, slot % SHAPES) for slot in slots.values()}
+    assert len(looks) == len(slots) == 12
+    for family in {family for family, _ in used}:
+        colours = [slots[name] % COLOURS for name in {"none", *(name for one, name in used if one == family)}]
+        assert len(set(colours)) == len(colours)
 
 
 def test_shapes_differ_and_stay_within_reach() -> None:
@@ -259,3 +271,31 @@ def test_the_terminal_has_the_report_s_colours() -> None:
 def paths(svg: str, kind: str) -> list[str]:
     found = ElementTree.fromstring(svg).iter("path")
     return [path.get("d", "") for path in found if kind in path.get("class", "").split()]
+
+
+def test_the_frontier_says_which_way_is_better() -> None:
+    assert "accuracy (higher is better)" in charts.frontier(frontier(), {})
+    assert "property AUC (lower is better)" in charts.frontier(frontier(), {})
+    assert "accuracy (lower is better)" in charts.frontier(replace(frontier(), higher_is_better=False), {})
+
+
+def test_notes_keep_out_of_each_others_way() -> None:
+    """Four settings at one place, and one at the right edge, where there is room to the left only."""
+    notes = charts.Notes()
+    for _ in range(4):
+        notes.place("noise multiplier 1", 200, 100, 8)
+    notes.place("noise multiplier 1", 420, 200, 8)
+    for one, other in combinations(notes.taken, 2):
+        across = one[0] < other[2] and other[0] < one[2]
+        downward = one[1] < other[3] and other[1] < one[3]
+        assert not (across and downward)
+    assert notes.taken[-1][2] < 420
+
+
+def test_a_wide_interval_does_not_push_the_values_together() -> None:
+    found = [Measured(0.5, -9.0, 10.0), Measured(0.7, 0.65, 0.75)]
+    assert (min(charts.reach(found)), max(charts.reach(found))) == pytest.approx((0.3, 0.9))
+    assert charts.reach([Measured(math.nan)]) == []
+    wide = charts.frontier(replace(frontier(), points=[replace(frontier().points[0], leakage=found[0])]), {})
+    ends = [float(number) for path in paths(wide, "whisker") for number in re.findall(r"[\d.-]+", path)[1::2]]
+    assert all(14 <= end <= 294 for end in ends)  # within the plot

@@ -13,10 +13,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.report.sample import BROKEN, DPSGD, reproduction, sample
+from tests.report.sample import BROKEN, DPSGD, PROFILING, reproduction, sample
 
-from coterie.audit.result import AuditResult, Chart, Frontier, Gallery, Leak, Measured, Series
+from coterie.audit.result import AuditResult, Chart, ClaimVerdict, Frontier, Gallery, Leak, Measured, Series, Suspected
 from coterie.errors import InvalidInput
+from coterie.measure.claims import Outcome
 from coterie.report.html import render, render_reproductions
 from coterie.report.markup import VOID, element
 from coterie.report.values import capital
@@ -232,6 +233,24 @@ def test_claims_alike_are_said_once(page: Page) -> None:
     assert len(page.of("tr", **{"data-defence": BROKEN, "data-family": "membership inference"})) == 4
 
 
+def test_a_stated_epsilon_without_a_proof_is_no_guarantee() -> None:
+    claim = ClaimVerdict("no formal guarantee: the choice leaks (stated: epsilon=12.1)", 12.1, 0.0, "record", "nobody",
+                         None, Outcome.NOT_REFUTED, ["x"], proven=False)  # fmt: skip
+    text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], claim=claim)]))).text
+    assert "the choice leaks" in text
+    assert "ε = 12.1" not in text
+
+
+def test_what_the_attacks_on_a_recording_suspect_is_shown() -> None:
+    rows = [(f"client {number}", f"class {number}") for number in range(250)]
+    found = Suspected(PROFILING, "by identity", "curious server", "client", "preference", rows)
+    page = Page(render(replace(EMPTY, suspected=[found], recorded=True)))
+    assert "class 199" in page.text
+    assert "class 200" not in page.text
+    assert "50 further answers in the JSON." in page.text
+    assert page.of("section", id="defences") == []  # a recording says nothing of costs
+
+
 def test_two_numbers_for_one_cell_are_both_shown() -> None:
     leak = sample().leaks[0]
     twice: list[Leak] = [leak, replace(leak, score=Measured(0.777, 0.7, 0.8))]
@@ -248,7 +267,13 @@ def test_a_gallery_takes_pictures_only() -> None:
 
 def test_reproductions_have_a_page_of_their_own() -> None:
     found = Page(render_reproductions("Tables", [reproduction()], {"command": "coterie reproduce"}))
-    for words in ("IFCA beats FedAvg", "undecided", "−0.009", "coterie reproduce", "20 clients instead of 100."):
+    for words in (
+        "1 table: of 3 claims, 1 holds, 1 does not, 1 is undecided.",
+        "IFCA beats FedAvg",
+        "−0.009",
+        "coterie reproduce",
+        "20 clients instead of 100.",
+    ):
         assert words in found.text
     assert found.of("form") == []
 

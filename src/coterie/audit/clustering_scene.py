@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from coterie.audit.curves import as_png
 from coterie.audit.family import Family
 from coterie.audit.recorded import Recording
 from coterie.audit.subject import Subject
@@ -68,6 +69,7 @@ class Scene:
     federation: Federation
     centres: Tensor  # (clusters, features), public
     bound: float  # the median distance of public points from their centres
+    shape: tuple[int, ...]  # of an example as it was
     seconds: float = 0.0
 
     @staticmethod
@@ -79,7 +81,7 @@ class Scene:
         centres = found.centres[0]
         distances = lloyd.squared_distances(public, centres, lloyd.nearest(public, centres)).sqrt()
         flat = replace(examples, x=examples.x.flatten(1))
-        return Scene(subject.partitioned(flat, seed), centres, float(distances.median()))
+        return Scene(subject.partitioned(flat, seed), centres, float(distances.median()), tuple(examples.x.shape[1:]))
 
     @cached_property
     def points(self) -> Tensor:
@@ -113,6 +115,12 @@ class Scene:
 
     def cost(self, state: Clusters) -> float:
         return kmeans_cost(self.points[self.federation.train.rows], state.known["centres"][0])
+
+    def pictures(self, vectors: Mapping[str, Sequence[Tensor]]) -> dict[str, list[str]]:
+        """The vectors as pictures; none where the examples are not pictures of one channel or three."""
+        if len(self.shape) != 3 or self.shape[0] not in (1, 3):
+            return {}
+        return {name: [as_png(vector.view(self.shape)) for vector in found] for name, found in vectors.items()}
 
     def without(self, client: int, position: int) -> Federation:
         """The same federation less one record of one client."""

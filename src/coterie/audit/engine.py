@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.audit import gate
+from coterie.audit import curves, gate
 from coterie.audit.family import Claimed, Evidence, Family, Scored, all_families, find
 from coterie.audit.recorded import Recording
 from coterie.audit.result import (
@@ -19,7 +19,6 @@ from coterie.audit.result import (
     Chart,
     ClaimVerdict,
     Defended,
-    Gallery,
     Leak,
     Measured,
     Method,
@@ -58,8 +57,8 @@ def audit(
         subject=_words(subject),
         leaks=[leak for family, choice, evidence in found for leak in leaks(family, choice, evidence)],
         defended=[] if subject.recorded else [defended(family, choice, evidence) for family, choice, evidence in found],
-        charts=[_chart(row) for family, choice, evidence in found for row in evidence[0].charts],
-        galleries=[Gallery(**row) for family, choice, evidence in found for row in evidence[0].galleries],
+        charts=curves.over_rounds(found) + [_chart(row) for _, _, evidence in found for row in evidence[0].charts],
+        galleries=curves.galleries(found),
         suspected=[Suspected(**row) for family, choice, evidence in found for row in evidence[0].suspected],
         checks=gate.checks(subject, [(family, rows) for family, choice, rows in found if launched(family, choice)]),
         methods=[Method(family.name, family.paper, family.question, family.threat, family.method) for family in chosen],
@@ -145,9 +144,7 @@ def leaks(family: Family, choice: Choice, evidence: Sequence[Evidence]) -> list[
     rows = []
     for number, first in enumerate(evidence[0].scored):
         same = [one.scored[number] for one in evidence]
-        score = measured([one.score for one in same])
-        if len(same) == 1 and first.interval is not None:
-            score = Measured(first.score, *first.interval)
+        score = score_of(same)
         rows.append(
             Leak(
                 family=family.name,
@@ -168,20 +165,35 @@ def leaks(family: Family, choice: Choice, evidence: Sequence[Evidence]) -> list[
     return rows
 
 
-def measured(values: Sequence[float]) -> Measured:
-    return Measured(float(np.mean(values)), *t_interval(values))
+def score_of(same: Sequence[Scored]) -> Measured:
+    """One attack's score over seeds; of a single run, with the interval over what was observed in it."""
+    first = same[0]
+    if len(same) == 1 and first.interval is not None:
+        return Measured(first.score, *first.interval)
+    least = 0.0 if first.chance > 0 else -first.perfect
+    return measured([one.score for one in same], least, first.perfect)
+
+
+def measured(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> Measured:
+    """The mean with Student's interval, which knows no bounds, cut to what such a score can be."""
+    low, high = t_interval(values)
+    return Measured(float(np.mean(values)), max(low, least), min(high, most))
 
 
 def _sentence(row: Scored, score: Measured, defence: str) -> str:
     under = "without a defence" if defence == "none" else f"under {defence}"
     if math.isnan(score.value):
-        return f"{capital(row.attack)} by a {row.adversary} was run {under} and not scored: no truth was given."
-    what = f"{row.attack} by a {row.adversary} scores {score} ({row.measure}; chance {row.chance:.3f}) {under}"
+        return f"{capital(row.attack)} by {a(row.adversary)} was run {under} and not scored: no truth was given."
+    what = f"{row.attack} by {a(row.adversary)} scores {score} ({row.measure}; chance {row.chance:.3f}) {under}"
     if row.control:
         return f"Control, in which there is nothing to find: {what}."
     if not math.isnan(score.low) and score.low > row.chance:
         return f"{capital(what)}: it leaks."
     return f"{capital(what)}: no more than chance explains."
+
+
+def a(noun: str) -> str:
+    return f"an {noun}" if noun[:1] in "aeiou" else f"a {noun}"
 
 
 def capital(text: str) -> str:
@@ -207,7 +219,7 @@ def defended(family: Family, choice: Choice, evidence: Sequence[Evidence]) -> De
         family=family.name,
         defence=label(choice),
         utility_measure=evidence[0].utility_measure,
-        utility=measured([one.utility for one in evidence]),
+        utility=utility_of(evidence),
         seconds=float(np.mean([one.seconds for one in evidence])),
         upload_bytes=float(np.mean([one.upload_bytes for one in evidence])),
         memory_bytes=float(max(one.memory_bytes for one in evidence)),
@@ -215,12 +227,17 @@ def defended(family: Family, choice: Choice, evidence: Sequence[Evidence]) -> De
     )
 
 
+def utility_of(evidence: Sequence[Evidence]) -> Measured:
+    most = 1.0 if evidence[0].utility_measure == "accuracy" else math.inf
+    return measured([one.utility for one in evidence], 0.0, most)
+
+
 def _worst(claims: Sequence[Claimed]) -> ClaimVerdict | None:
     """A claim is violated if any seed violates it; the lower bound is the largest."""
     if not claims:
         return None
     order = [Outcome.HOLDS.value, Outcome.NOT_REFUTED.value, Outcome.VIOLATED.value]
-    worst = max(claims, key=lambda claim: order.index(claim.outcome))
+    worst = max(claims, key=lambda claim: (order.index(claim.outcome), claim.epsilon))
     bounds = [claim.lower_bound for claim in claims if claim.lower_bound is not None]
     return ClaimVerdict(
         claim=worst.text,
@@ -231,6 +248,7 @@ def _worst(claims: Sequence[Claimed]) -> ClaimVerdict | None:
         lower_bound=max(bounds) if bounds else None,
         outcome=Outcome(worst.outcome),
         evidence=worst.evidence,
+        proven=worst.proven,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -33,6 +33,7 @@ class Scored:
     control: bool = False
     suspicions: tuple[Sequence[float], Sequence[bool]] | None = None  # scores and answers, for a ROC curve
     interval: tuple[float, float] | None = None  # over what was observed, where there is one run only
+    by_round: Sequence[tuple[int, float]] = ()  # what it scored by this round
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Claimed:
     outcome: str
     evidence: Sequence[str]
     lower_bound: float | None = None
+    proven: bool = True  # else the epsilon is stated by somebody and follows from nothing
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,10 @@ class Evidence:
     upload_bytes: float  # a client and round
     memory_bytes: float
     claim: Claimed | None = None
-    charts: Sequence[dict[str, Any]] = field(default_factory=tuple)  # as result.Chart; the first seed's are shown
-    galleries: Sequence[dict[str, Any]] = field(default_factory=tuple)
-    suspected: Sequence[dict[str, Any]] = field(default_factory=tuple)  # as result.Suspected
+    history: Sequence[tuple[int, float]] = ()  # round and utility
+    charts: Sequence[dict[str, Any]] = ()  # as result.Chart; the first seed's are shown
+    pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # "private" and "rebuilt": PNG files in base64
+    suspected: Sequence[dict[str, Any]] = ()  # as result.Suspected
 
     @staticmethod
     def of_recording(scored: Sequence[Scored], **more: Any) -> Evidence:
@@ -82,6 +85,7 @@ class Family(ABC):
     question: ClassVar[str]
     threat: ClassVar[str]
     method: ClassVar[str]
+    gallery: ClassVar[str] = ""  # the caption of its pictures, if it rebuilds any
 
     @abstractmethod
     def admits(self, subject: Subject) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.audit.engine import evidence_of, jobs_of, measured
+from coterie.audit.engine import capital, evidence_of, jobs_of, score_of, utility_of
 from coterie.audit.family import Evidence, Family
 from coterie.audit.result import Frontier, FrontierPoint
-from coterie.audit.subject import Subject, label
+from coterie.audit.subject import NAMES, Subject, in_words, label
 from coterie.errors import InvalidInput
 from coterie.run.config import Choice
 from coterie.run.jobs import Progress, run_jobs
@@ -45,28 +45,41 @@ def frontier(
 def of_family(
     subject: Subject, family: Family, settings: Sequence[tuple[Choice, float, Sequence[Evidence]]]
 ) -> Frontier:
+    swept = swept_options([choice for choice, _, _ in settings])
     heads = [[family.headline(one.scored) for one in evidence] for _, _, evidence in settings]
     points = [
         FrontierPoint(
-            defence=label(choice),
+            defence=NAMES.get(choice.kind, choice.kind),
             strength=strength,
-            leakage=measured([head.score for head in found]),
-            utility=measured([one.utility for one in evidence]),
+            leakage=score_of(found),
+            utility=utility_of(evidence),
             seconds=float(np.mean([one.seconds for one in evidence])),
+            setting=label(choice),
+            note=in_words({name: choice.options[name] for name in swept if name in choice.options}),
         )
         for (choice, strength, evidence), found in zip(settings, heads)
     ]
-    higher_is_better = settings[0][2][0].utility_measure == "accuracy"
+    first = settings[0][2][0]
+    higher_is_better = first.utility_measure == "accuracy"
     points = mark_dominated(points, higher_is_better)
     chosen, words = recommend(subject, family, points, higher_is_better)
     return Frontier(
-        title=f"{family.name}: leakage against utility",
+        title=f"{family.name}: leakage ({heads[0][0].measure}) against {first.utility_measure}",
         leakage_measure=heads[0][0].measure,
-        utility_measure=settings[0][2][0].utility_measure,
+        utility_measure=first.utility_measure,
         chance=heads[0][0].chance,
         points=[replace(point, recommended=point is chosen) for point in points],
         recommendation=words,
+        family=family.name,
+        higher_is_better=higher_is_better,
     )
+
+
+def swept_options(choices: Sequence[Choice]) -> list[str]:
+    """Those in which the settings of one defence differ."""
+    own = [choice for choice in choices if choice.kind != "none"]
+    names = dict.fromkeys(name for choice in own for name in choice.options)
+    return [name for name in names if len({str(choice.options.get(name)) for choice in own}) > 1]
 
 
 def mark_dominated(points: Sequence[FrontierPoint], higher_is_better: bool = True) -> list[FrontierPoint]:
@@ -88,10 +101,13 @@ def recommend(
     most_leak = subject.limits.get(f"max_{family.limit}")
     least_use = subject.limits.get("min_accuracy") if higher_is_better else None
     if most_leak is None and least_use is None:
-        return None, f"No limit is set; max_{family.limit} or min_accuracy would give a recommendation."
+        return None, f"{capital(family.name)}: no limit is set; max_{family.limit} would give a recommendation."
     for point in sorted(points, key=lambda point: point.strength):
         leaks = most_leak is not None and point.leakage.value > most_leak
         useless = least_use is not None and point.utility.value < least_use
         if not leaks and not useless:
-            return point, f"{point.defence} is the weakest setting that meets the limits."
-    return None, "No setting meets the limits: a stronger defence, another one, or other limits are needed."
+            if point.defence == "none":
+                return point, f"{capital(family.name)}: no defence is needed to meet the limits."
+            return point, f"{capital(family.name)}: {point.setting} is the weakest setting that meets the limits."
+    needed = "a stronger defence, another one, or other limits are needed"
+    return None, f"{capital(family.name)}: no setting meets the limits; {needed}."

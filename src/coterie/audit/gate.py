@@ -29,6 +29,8 @@ def _check(name: str, limit: float, own: Sequence[tuple[Family, Sequence[Evidenc
     values = _values(name, own)
     if not values or any(math.isnan(value) for value in values):
         return Check(text, math.nan, False, "nothing measured it: the family was left out, or no defence claims it")
+    if math.inf in values:
+        return Check(text, math.inf, False, "there is no formal guarantee, so no epsilon that could meet it")
     worst = min(values) if name.startswith("min_") else max(values)
     passed = worst >= limit if name.startswith("min_") else worst <= limit
     side = "at least" if name.startswith("min_") else "at most"
@@ -38,7 +40,8 @@ def _check(name: str, limit: float, own: Sequence[tuple[Family, Sequence[Evidenc
 
 def _values(name: str, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> list[float]:
     if name == "max_epsilon":
-        return [float(one.claim.epsilon) for _, evidence in own for one in evidence if one.claim is not None]
+        claims = [one.claim for _, evidence in own for one in evidence if one.claim is not None]
+        return [float(claim.epsilon) if claim.proven else math.inf for claim in claims]
     if name == "min_accuracy":
         return [
             float(np.mean([one.utility for one in evidence]))

@@ -74,6 +74,7 @@ class ClaimVerdict:
     lower_bound: float | None  # on epsilon, with 95 % confidence; None: not audited
     outcome: Outcome
     evidence: Sequence[str]
+    proven: bool = True  # else the epsilon is stated by somebody and follows from nothing
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,8 @@ class FrontierPoint:
     seconds: float
     dominated: bool = False
     recommended: bool = False
+    setting: str = ""  # the defence with all its options
+    note: str = ""  # the option that is swept, and its value
 
 
 @dataclass(frozen=True)
@@ -156,6 +159,8 @@ class Frontier:
     chance: float
     points: Sequence[FrontierPoint]
     recommendation: str
+    family: str = ""
+    higher_is_better: bool = True  # of the utility
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.audit.family import Claimed, Evidence, Scored
@@ -11,7 +12,7 @@ from coterie.data.federation import Federation
 from coterie.flow.drive import Tamperer, drive
 from coterie.flow.guarantee import Guarantee
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Protocol, Server
+from coterie.flow.protocol import Ask, Protocol, Server
 from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
 from coterie.learn.model import Model
@@ -24,6 +25,7 @@ from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
 DELTA = 1e-5
+POINTS = 10  # of a curve over rounds
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Played:
     upload_bytes: float  # a client and round
     memory_bytes: float
     keys: dict[str, Any]
+    history: Sequence[tuple[int, float]] = ()  # round and accuracy
 
     def view(self, threat: ThreatModel) -> View:
         return self.tape.view(threat, self.keys)
@@ -52,6 +55,7 @@ class Played:
             upload_bytes=self.upload_bytes,
             memory_bytes=self.memory_bytes,
             claim=claim,
+            history=self.history,
             **more,
         )
 
@@ -70,11 +74,36 @@ def play(
     with Simulator(protocol, federation, model, defence.client, rng.child("clients")) as simulator:
         witness = Witness(simulator)
         meter = Meter(witness)
-        state = drive(protocol, protocol.start(server), server, meter, tape=tape, tamperers=tamperers)
-        seconds = meter.seconds_a_round
-        scores = evaluate(simulator, protocol, state)
+        watch = Watch(simulator, protocol, server, max(1, getattr(protocol, "rounds", 1) // POINTS))
+        start = protocol.start(server)
+        state = drive(protocol, start, server, meter, tape=tape, tamperers=tamperers, before_ask=watch)
+        seconds = meter.seconds_a_round - watch.seconds / max(len(meter.rounds), 1)
+        scores = watch.measure(getattr(state, "round", 0), state)
     keys = dict(getattr(defence, "keys", {}))
-    return Played(tape, witness, scores, state, seconds, meter.bytes_a_client, peak_memory(), keys)
+    return Played(tape, witness, scores, state, seconds, meter.bytes_a_client, peak_memory(), keys, watch.history)
+
+
+@dataclass
+class Watch:
+    """Notes the accuracy on the way, and how long that took, which is no cost of the federation's."""
+
+    simulator: Simulator
+    protocol: Protocol[Any]
+    server: Server
+    every: int
+    history: list[tuple[int, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def __call__(self, ask: Ask[Any]) -> None:
+        started = time.monotonic()
+        if ask.kind == "train" and ask.round % self.every == 0:
+            self.measure(ask.round, ask.state)
+        self.seconds += time.monotonic() - started
+
+    def measure(self, round: int, state: Any) -> Scores:
+        scores = evaluate(self.simulator, self.protocol, state, self.server)
+        self.history.append((round, scores.mean))
+        return scores
 
 
 def claimed(guarantee: Guarantee | None, bounds: Sequence[EpsilonBound] = ()) -> Claimed | None:
@@ -82,6 +111,7 @@ def claimed(guarantee: Guarantee | None, bounds: Sequence[EpsilonBound] = ()) ->
     if guarantee is None:
         return None
     verdict = judge_guarantee(guarantee, bounds)
+    evidence = verdict.evidence if bounds else (*verdict.evidence[:-1], "no lower bound is measured by this attack")
     return Claimed(
         text=str(guarantee),
         epsilon=guarantee.epsilon,
@@ -89,6 +119,7 @@ def claimed(guarantee: Guarantee | None, bounds: Sequence[EpsilonBound] = ()) ->
         level=guarantee.level.value,
         trust=guarantee.trust.value,
         outcome=verdict.outcome.value,
-        evidence=verdict.evidence,
+        evidence=evidence,
         lower_bound=max((bound.epsilon for bound in bounds), default=None),
+        proven=guarantee.proven,
     )

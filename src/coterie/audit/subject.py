@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +102,40 @@ def read(path: Path) -> Subject:
     return subject.model_copy(update={"data": beside})
 
 
+NAMES = {
+    "dpsgd": "DP-SGD",
+    "l2": "L2",
+    "noisy_sums": "noise on sums",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedem": "FedEM",
+    "ifca": "IFCA",
+    "sattler": "Sattler's CFL",
+    "cosine_kmeans": "cosine k-means",
+    "label_sets": "label sets",
+    "by_tag": "by tag",
+}
+
+
 def label(choice: Choice) -> str:
-    """A choice in a few words: its kind and options."""
-    options = [f"{name} {value}" for name, value in choice.options.items() if name != "folder"]
-    return f"{choice.kind} ({', '.join(options)})" if options else choice.kind
+    """A choice in a few words: its kind and options, for people."""
+    name = NAMES.get(choice.kind, choice.kind)
+    options = {key: value for key, value in choice.options.items() if key != "folder"}
+    return f"{name} ({in_words(options)})" if options else name
+
+
+def in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(_option(str(key).replace("_", " "), item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(in_words(item) for item in value)
+    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    return f"{name} ({in_words(value)})" if isinstance(value, Mapping | list | tuple) else f"{name} {in_words(value)}"
 
 
 def check_limits(limits: dict[str, float], known: list[str]) -> None:

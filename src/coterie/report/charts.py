@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coterie.audit.result import Chart, Frontier, FrontierPoint, Leak, Series
+from coterie.audit.result import Chart, Frontier, FrontierPoint, Leak, Measured, Series
 from coterie.report.looks import COLOURS, Slots, shape, slots_in, slots_of
 from coterie.report.markup import Html, element, join, trusted
 from coterie.report.scales import Scale, domain, tick_labels
@@ -231,18 +231,18 @@ def frontier(found: Frontier, slots: Slots) -> Html:
     """Leakage upward, utility to the right, time as the size of the mark; dots join what nothing else dominates."""
     points = [one for one in found.points if math.isfinite(one.utility.value) and math.isfinite(one.leakage.value)]
     frame = Frame.around(
-        domain(bound for one in points for bound in (one.utility.value, one.utility.low, one.utility.high)),
-        domain([b for one in points for b in (one.leakage.value, one.leakage.low, one.leakage.high)] + [found.chance]),
-        found.utility_measure,
-        found.leakage_measure,
+        domain(reach([one.utility for one in points])),
+        domain([*reach([one.leakage for one in points]), found.chance]),
+        f"{found.utility_measure} ({'higher' if found.higher_is_better else 'lower'} is better)",
+        f"{found.leakage_measure} (lower is better)",
         height=340,
     )
     best = sorted((one.utility.value, one.leakage.value) for one in points if not one.dominated)
     edge = element("path", class_="frontier", d="M" + "L".join(frame.at(*point) for point in best)) if best else ""
     longest = max((one.seconds for one in points if math.isfinite(one.seconds)), default=0.0)
-    groups = []
+    groups, notes = [], Notes()
     for defence, slot in looks_of(found, slots).items():
-        marks = [_setting(frame, one, slot, longest) for one in points if one.defence == defence]
+        marks = [_setting(frame, one, slot, longest, notes) for one in points if one.defence == defence]
         groups.append(_series(defence, marks, defence=False))
     return frame.svg(f"{found.title}. {found.recommendation}", frame.reference(found.chance), edge, *groups)
 
@@ -250,36 +250,77 @@ def frontier(found: Frontier, slots: Slots) -> Html:
 def looks_of(found: Frontier, slots: Slots) -> dict[str, int]:
     """A sweep may name defences without the setting that the rest of the report names them with: then anew."""
     names = dict.fromkeys(one.defence for one in found.points)
-    return {name: slots[name] for name in names} if slots.keys() >= names.keys() else slots_of(names)
+    return (
+        {name: slots[name] for name in names}
+        if slots.keys() >= names.keys()
+        else slots_of(("", name) for name in names)
+    )
 
 
-def _setting(frame: Frame, point: FrontierPoint, slot: int, longest: float) -> Html:
+def reach(found: Sequence[Measured]) -> list[float]:
+    """What an axis should show: all values, and intervals as far as they do not push the values together."""
+    values = [one.value for one in found if math.isfinite(one.value)]
+    if not values:
+        return []
+    least, most = min(values), max(values)
+    room = (most - least) or abs(most) / 2
+    ends = [end for one in found for end in (one.low, one.high) if math.isfinite(end)]
+    return [*values, *(min(max(end, least - room), most + room) for end in ends)]
+
+
+class Notes:
+    """Words beside marks, each where no other is in the way."""
+
+    LETTER, LINE = 6.6, 13.0  # what a letter takes across and a line downward, at most
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[float, float, float, float]] = []
+
+    def place(self, text: str, x: float, y: float, away: float) -> Html:
+        wide = len(text) * self.LETTER
+        for leftward, down in ((False, -4.0), (False, 12.0), (True, -4.0), (True, 12.0), (False, 25.0), (False, -17.0)):
+            start = x - away - wide if leftward else x + away
+            box = (start, y + down - self.LINE + 3, start + wide, y + down + 3)
+            inside = start >= LEFT and start + wide <= WIDTH + 8
+            if inside and not any(_overlap(box, other) for other in self.taken):
+                break
+        self.taken.append(box)
+        anchor, at = ("end", x - away) if leftward else ("start", x + away)
+        place = {"x": f"{at:.1f}", "y": f"{y + down:.1f}"}
+        return element("text", text, class_="note", text_anchor=anchor, **place)
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _setting(frame: Frame, point: FrontierPoint, slot: int, longest: float, notes: Notes) -> Html:
     x, y = point.utility.value, point.leakage.value
     share = point.seconds / longest if longest > 0 and math.isfinite(point.seconds) else 0.0
     radius = 3.5 + 3.5 * math.sqrt(share)
     state = "recommended" if point.recommended else "dominated" if point.dominated else "not dominated"
     tip = (
-        f"{defence_name(point.defence)}, strength {point.strength:g}: {state}\n"
+        f"{point.setting or f'{defence_name(point.defence)}, strength {point.strength:g}'}: {state}\n"
         f"{frame.y_label}: {with_interval(point.leakage)}\n{frame.x_label}: {with_interval(point.utility)}\n"
         f"time: {seconds(point.seconds)}"
     )
     parts: list[str] = []
     if math.isfinite(point.utility.low) and math.isfinite(point.utility.high):
-        ends = f"M{frame.at(point.utility.low, y)}L{frame.at(point.utility.high, y)}"
+        low, high = frame.x.within(point.utility.low), frame.x.within(point.utility.high)
+        ends = f"M{frame.at(low, y)}L{frame.at(high, y)}"
         parts.append(element("path", class_="whisker", d=ends))
     if math.isfinite(point.leakage.low) and math.isfinite(point.leakage.high):
-        ends = f"M{frame.at(x, point.leakage.low)}L{frame.at(x, point.leakage.high)}"
+        low, high = frame.y.within(point.leakage.low), frame.y.within(point.leakage.high)
+        ends = f"M{frame.at(x, low)}L{frame.at(x, high)}"
         parts.append(element("path", class_="whisker", d=ends))
     if point.recommended:
         ring = {"cx": f"{frame.x(x):.1f}", "cy": f"{frame.y(y):.1f}", "r": f"{radius + 5:.1f}"}
         parts.append(element("circle", class_="ring", **ring))
     parts.append(mark(frame, x, y, slot, tip, radius, hollow=point.dominated))
     if not point.dominated and point.defence != UNDEFENDED:
-        leftward = frame.x(x) > WIDTH - 120
-        name = f"{point.strength:g}" + (" · recommended" if point.recommended else "")
-        shift = (radius + (9 if point.recommended else 4)) * (-1 if leftward else 1)
-        place = {"x": f"{frame.x(x) + shift:.1f}", "y": f"{frame.y(y) - radius - 3:.1f}"}
-        parts.append(element("text", name, class_="note", text_anchor="end" if leftward else "start", **place))
+        name = (point.note or f"{point.strength:g}") + (" · recommended" if point.recommended else "")
+        away = radius + (9 if point.recommended else 4)
+        parts.append(notes.place(name, frame.x(x), frame.y(y), away))
     return join(parts)
 
 

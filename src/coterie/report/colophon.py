@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from coterie.audit.result import AuditResult, Measured
+from coterie.audit.result import AuditResult, Measured, counted
 from coterie.report.markup import Html, element
 from coterie.report.parts import badge, definitions, measured, row, section, table
 from coterie.report.values import capital, number
@@ -95,19 +95,30 @@ def reproductions(tables: Sequence[Reproduction]) -> Html | None:
         "papers",
         "Tables of the papers, reproduced",
         "Published values beside ours. A claim is undecided where our intervals do not decide it.",
+        element("p", _summary(tables), class_="headline"),
         *[_reproduction(one) for one in tables],
     )
 
 
+def _summary(tables: Sequence[Reproduction]) -> str:
+    claims = [claim.holds for one in tables for claim in one.claims]
+    if not claims:
+        return f"{counted(len(tables), 'table')}, of which the papers claim nothing in words."
+    held, broken, undecided = (sum(one is holds for one in claims) for holds in (True, False, None))
+    verb = "holds" if held == 1 else "hold"
+    rest = f"{broken} {'does' if broken == 1 else 'do'} not, {undecided} {'is' if undecided == 1 else 'are'} undecided"
+    return f"{counted(len(tables), 'table')}: of {counted(len(claims), 'claim')}, {held} {verb}, {rest}."
+
+
 def _reproduction(one: Reproduction) -> Html:
-    head = ("Row", "Published", "Ours", "Difference", "Note")
-    unit = f" {one.unit}" if one.unit else ""
+    unit = f", {one.unit}" if one.unit else ""
+    head = ("Row", f"Published{unit}", f"Ours{unit}", "Difference", "Note")
     rows = [
         row(
             head,
             [
                 line.row,
-                "–" if line.published is None else number(line.published) + unit,
+                "–" if line.published is None else number(line.published),
                 measured(Measured(line.ours, line.low, line.high)),
                 "–" if line.published is None else _signed(line.ours - line.published),
                 line.note,
@@ -137,4 +148,6 @@ def _reproduction(one: Reproduction) -> Html:
 
 
 def _signed(value: float) -> str:
+    if abs(value) < 5e-4:
+        return "±0"
     return ("+" if value > 0 else "") + number(value)

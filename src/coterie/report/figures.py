@@ -25,8 +25,8 @@ def frontiers(result: AuditResult, slots: Slots) -> Html | None:
     return section(
         "frontier",
         "Frontier: leakage against utility",
-        "Every mark is one setting of a defence. Filled marks are not dominated: nothing else leaks less and is as "
-        "useful. A larger mark takes more time. Lower means less leakage.",
+        "Every mark is one setting of a defence against one kind of attack. Filled marks are not dominated: nothing "
+        "else leaks less and is as useful. A larger mark takes more time.",
         *[_frontier(found, slots) for found in result.frontiers],
     )
 
@@ -38,7 +38,7 @@ def _frontier(found: Frontier, slots: Slots) -> Html:
         state = badge("good", "★", "recommended") if one.recommended else None
         strength = "" if one.defence == UNDEFENDED else f", strength {one.strength:g}"
         cells = [
-            defence_name(one.defence) + strength,
+            defence_name(one.setting) if one.setting else defence_name(one.defence) + strength,
             measured(one.leakage),
             measured(one.utility),
             seconds(one.seconds),
@@ -50,14 +50,15 @@ def _frontier(found: Frontier, slots: Slots) -> Html:
         "div",
         element("p", found.recommendation, class_="recommendation"),
         _figure(
-            found.title,
+            capital(found.title),
             "Whiskers are 95 % intervals; the dotted line joins settings that are not dominated.",
             charts.frontier(found, slots),
             legend,
             f"chance: {number(found.chance)}",
         ),
-        table(f"{found.title}: settings", head, rows),
+        table(f"Settings, {found.title.partition(':')[0]}", head, rows),
         class_="pair",
+        data_family=found.family or None,
     )
 
 

@@ -21,8 +21,8 @@ from coterie.report.values import UNDEFENDED
 
 def render(result: AuditResult, tables: Sequence[Reproduction] = ()) -> str:
     """The report of an audit, with tables of papers as a further part."""
-    named = [leak.defence for leak in result.leaks] + [one.defence for one in result.defended]
-    slots = slots_of(named)
+    used = [(leak.family, leak.defence) for leak in result.leaks]
+    slots = slots_of(used + [(one.family, one.defence) for one in result.defended])
     parts = {
         "Verdict": overview.verdict(result, slots),
         "Leaks": join([_filters(result), findings.leaks(result)]),

@@ -12,10 +12,21 @@ COLOURS, SHAPES = 8, 7
 Slots = Mapping[str, int]
 
 
-def slots_of(defences: Iterable[str]) -> dict[str, int]:
-    """One look for each defence in all figures; the first is for the undefended federation."""
-    names = dict.fromkeys([UNDEFENDED, *defences])
-    return {name: slot for slot, name in enumerate(names)}
+def slots_of(used: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """One look for each defence in all figures, from (family, defence); the first is for the undefended federation.
+
+    No two defences look alike, and those of one family, which share figures, differ in colour too.
+    """
+    families: dict[str, set[str]] = {}
+    for family, defence in used:
+        families.setdefault(defence, set()).add(family)
+    slots = {UNDEFENDED: 0}
+    for defence, mine in families.items():
+        beside = {slots[name] % COLOURS for name, theirs in families.items() if name in slots and mine & theirs}
+        free = (slot for slot in range(1, COLOURS * SHAPES) if slot not in slots.values() and slot % COLOURS)
+        chosen = next((slot for slot in free if slot % COLOURS not in beside), len(slots))
+        slots.setdefault(defence, chosen)
+    return slots
 
 
 def slots_in(names: Sequence[str], slots: Slots) -> list[int]:

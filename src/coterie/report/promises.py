@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from coterie.audit.result import AuditResult, ClaimVerdict, Defended
+from coterie.measure.claims import Outcome
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import grouped, measured, outcome_badge, row, section, table
 from coterie.report.values import (
     UNDEFENDED,
     capital,
     defence_name,
-    guarantee,
     lower_bound,
     number,
     power,
@@ -58,10 +58,11 @@ def _costs(family: str, found: Sequence[Defended]) -> Html:
 
 
 def claims(result: AuditResult) -> Html:
-    """A claim that several families test alike is one row."""
-    alike: dict[tuple[str, str], list[Defended]] = {}
+    """A claim that several families meet is one row: the verdict of whichever measured something against it."""
+    alike: dict[tuple[str, str, Outcome | None], list[Defended]] = {}
     for one in result.defended:
-        alike.setdefault((one.defence, repr(one.claim)), []).append(one)
+        key = (one.claim.claim, one.claim.outcome) if one.claim else ("", None)
+        alike.setdefault((one.defence, *key), []).append(one)
     rows = [_claim(found) for found in alike.values()]
     return section(
         "claims",
@@ -76,16 +77,15 @@ def claims(result: AuditResult) -> Html:
 
 
 def _claim(found: Sequence[Defended]) -> Html:
-    families, one = list(dict.fromkeys(row.family for row in found)), found[0]
+    families = list(dict.fromkeys(row.family for row in found))
+    one = next((row for row in found if row.claim and row.claim.lower_bound is not None), found[0])
     claim = one.claim
-    formal = claim is not None and math.isfinite(claim.epsilon)
+    formal = claim is not None and claim.proven and math.isfinite(claim.epsilon)
     cells = [
         join([defence_name(one.defence), element("span", ", ".join(families), class_="by")]),
         _statement(claim)
         if claim and formal
-        else join(
-            [element("strong", "None"), element("span", claim.claim if claim else "nothing is claimed", class_="by")]
-        ),
+        else join([element("strong", "None"), element("span", _rest(claim) or "nothing is claimed", class_="by")]),
         claim.trust if claim else "–",
         join([lower_bound(claim), _gauge(claim) if claim else None]),
         outcome_badge(claim.outcome) if claim else "no claim to judge",
@@ -95,13 +95,24 @@ def _claim(found: Sequence[Defended]) -> Html:
 
 
 def _statement(claim: ClaimVerdict) -> Html:
+    rest = _rest(claim)
     return join(
         [
             element("strong", f"ε = {number(claim.epsilon)}"),
             f", δ = {power(claim.delta)}, {claim.level} level",
-            element("span", claim.claim, class_="by") if claim.claim != guarantee(claim) else None,
+            element("span", rest, class_="by") if rest else None,
         ]
     )
+
+
+def _rest(claim: ClaimVerdict | None) -> str:
+    """Of the sentence, what neither the numbers nor the other columns say."""
+    if claim is None:
+        return ""
+    text = claim.claim.removesuffix(claim.trust).strip("; ").removesuffix("Trust:").strip()
+    if text.startswith("("):
+        return text.partition(" level, ")[2]
+    return text.removeprefix("no formal guarantee: ")
 
 
 def _gauge(claim: ClaimVerdict) -> Html | None:

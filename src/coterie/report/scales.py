@@ -20,6 +20,9 @@ class Scale:
     def __call__(self, value: float) -> float:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
+    def within(self, value: float) -> float:
+        return min(max(value, self.low), self.high)
+
     def ticks(self, count: int = 5) -> list[float]:
         return ticks(self.low, self.high, count)
 

@@ -99,7 +99,7 @@ def verdict(leak: Leak) -> str:
 
 def guarantee(claim: ClaimVerdict | None) -> str:
     """The formal statement in short; or that there is none."""
-    if claim is None or math.isinf(claim.epsilon):
+    if claim is None or not claim.proven or math.isinf(claim.epsilon):
         return "no formal guarantee"
     return f"({number(claim.epsilon)}, {power(claim.delta)})-DP, {claim.level} level"
 

@@ -46,7 +46,9 @@ class KMeansMembership(ClusteringFamily):
         suspicions = [*scores.inside, *scores.outside], [True] * TRIALS + [False] * TRIALS
         auc = found.auc.estimate
         return Evidence(
-            scored=[Scored("membership test", "given the result", "AUC", auc, 0.5, 1.0, knew, suspicions=suspicions)],
+            scored=[
+                Scored("membership test", "holder of the result", "AUC", auc, 0.5, 1.0, knew, suspicions=suspicions)
+            ],
             utility_measure="k-means cost",
             utility=scene.cost(state),
             seconds=seconds,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from coterie.attacks.reconstruction import CURIOUS_SERVER, OTHERS, REST, RecordReconstruction
 from coterie.audit.clustering_scene import ClusteringFamily, Scene, as_examples
+from coterie.audit.curves import PRIVATE, REBUILT
 from coterie.audit.family import Evidence, Scored
 from coterie.audit.scene import claimed
 from coterie.audit.subject import Subject
@@ -32,6 +34,11 @@ class Reconstruction(ClusteringFamily):
         "public centre; 0 says nothing and 1 everything. One Lloyd step."
     )
 
+    gallery = (
+        "One record of each of several clients, and what a curious server makes of it. Noise that the server adds "
+        "itself comes too late; noise that is there before it reads the sums is all that it sees."
+    )
+
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         scene, rng = Scene.of(subject, seed), Rng.seeded(seed)
         tape = Tape([CURIOUS_SERVER])
@@ -41,13 +48,17 @@ class Reconstruction(ClusteringFamily):
         unit = Unclipped if defence.kind == "none" else protocol.unit
         train = scene.federation.train
         victims = train.sizes.nonzero().flatten()[:VICTIMS].tolist()
-        found = []
+        found: list[float] = []
+        private: list[Tensor] = []
+        rebuilt: list[Tensor] = []
         for victim in victims:
             rows = train[victim]
             others = torch.cat([train[client] for client in range(len(train)) if client != victim])
             known = {REST: as_examples(scene.points[rows[1:]]), OTHERS: as_examples(scene.points[others])}
             guess = RecordReconstruction(victim, unit=unit).infer(view, Auxiliary(parts=known), rng)
             found += cosines(guess, Originals(dict.fromkeys(guess.vectors, scene.points[rows[0]])))
+            private.append(scene.points[rows[0]])
+            rebuilt += [vector + guess.origins[key] for key, vector in guess.vectors.items()]
         score = sum(found) / len(found)
         sent = view.sent(view.rounds("lloyd 1")[0], "lloyd 1")
         upload = sum(leaf[0].numel() * leaf.element_size() for leaf in sent.values.values())
@@ -60,6 +71,7 @@ class Reconstruction(ClusteringFamily):
             upload_bytes=upload,
             memory_bytes=peak_memory(),
             claim=claimed(guard.guarantee(protocol.facts(scene.federation, 1e-6))),
+            pictures=scene.pictures({PRIVATE: private, REBUILT: rebuilt}),
         )
 
 

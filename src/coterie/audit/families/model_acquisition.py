@@ -31,8 +31,8 @@ class Acquisition(Family):
     threat = "As many colluding newcomers as there are true clusters, which answer as they like."
     method = (
         "The server clusters by updates (Sattler et al.) and places newcomers by theirs. Each newcomer answers with "
-        "the opposite of its update where an earlier one has been; scored by the share of the clusters' models that "
-        "they obtain. The control's newcomers answer honestly."
+        "the opposite of its update where an earlier one has been, and so steers where it is placed; scored by the "
+        "share of the clusters' models that they obtain. The control's newcomers answer honestly."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -66,10 +66,8 @@ class Acquisition(Family):
             guess = attack.infer(played.view(attack.threat), Auxiliary(), rng)
             finding = judge(guess, ClusterCounts(played.witness.slots))
             slots = max(played.witness.slots.values())
-            name = "honest newcomers" if control else "antiparallel newcomers"
-            scored.append(
-                Scored(name, "colluding newcomers", "share", finding.score, 1 / slots, 1.0, finding.knew, control)
-            )
+            name, knew = "honest placement" if control else "steered placement", attack.threat.knows
+            scored.append(Scored(name, "group of newcomers", "share", finding.score, 1 / slots, 1.0, knew, control))
         return played.evidence(scored, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
 
 

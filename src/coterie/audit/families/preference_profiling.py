@@ -33,6 +33,7 @@ from coterie.wire.view import View
 
 PER_CLASS = 20  # examples of each class that the server holds
 ROUNDS = 12
+RETRAIN_EVERY = 4  # rounds between those whose models are profiled, for the curve over rounds
 SERVER, KNEW = CURIOUS_SERVER.name, CURIOUS_SERVER.knows
 BY_IDENTITY, BY_MODEL = "profiling by identity", "profiling by model"
 
@@ -54,6 +55,21 @@ class Profiler:
     def by_model(self, view: View, round: int | None = None) -> Rankings:
         attack = SensitivityProfiling(self.imitation, self.classes, view.threat, round)
         return attack.infer(view, self.auxiliary, self.rng.child("A2"))
+
+    def scored(self, view: View, adversary: str, groups: Labels, preferred: Preferences) -> list[Scored]:
+        """Both attacks, at the end and on the way."""
+        rounds = view.rounds()
+        some = sorted({*rounds[::RETRAIN_EVERY], rounds[-1]})
+        identities = [(round, judge(self.by_identity(view, round), groups)) for round in rounds]
+        models = [(round, judge(self.by_model(view, round), preferred)) for round in some]
+        return [_scored(BY_IDENTITY, adversary, identities), _scored(BY_MODEL, adversary, models)]
+
+
+def _scored(attack: str, adversary: str, found: Sequence[tuple[int, Finding]]) -> Scored:
+    """The score is the last round's."""
+    last = found[-1][1]
+    curve = [(round, finding.score) for round, finding in found]
+    return Scored(attack, adversary, last.measure, last.score, last.chance, knew=KNEW, by_round=curve)
 
 
 class PreferenceProfiling(Family):
@@ -97,8 +113,7 @@ class PreferenceProfiling(Family):
         scored = []
         for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", together)):
             view = played.view(threat)
-            scored += [_scored(BY_IDENTITY, adversary, judge(profiler.by_identity(view), groups))]
-            scored += [_scored(BY_MODEL, adversary, judge(profiler.by_model(view), Preferences.of(federation)))]
+            scored += profiler.scored(view, adversary, groups, Preferences.of(federation))
         return played.evidence(scored, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
 
     def admits_recording(self, recording: Recording) -> str:
@@ -131,10 +146,6 @@ class PreferenceProfiling(Family):
             Suspected(self.name, BY_MODEL, SERVER, "client", "classes, likeliest first", orders),
         ]
         return [asdict(row) for row in rows]
-
-
-def _scored(attack: str, adversary: str, finding: Finding) -> Scored:
-    return Scored(attack, adversary, finding.measure, finding.score, finding.chance, knew=KNEW)
 
 
 FAMILY = PreferenceProfiling()

@@ -9,6 +9,7 @@ from typing import Any
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation, directions
 from coterie.audit import replay_property
+from coterie.audit.curves import auc_by_round
 from coterie.audit.family import Evidence, Family, Scored
 from coterie.audit.recorded import Recording
 from coterie.audit.result import Chart, Series
@@ -78,6 +79,7 @@ class PropertyInference(Family):
             upload_bytes=played.upload_bytes,
             memory_bytes=played.memory_bytes,
             claim=claimed(guard.guarantee(trainer.facts(federation, DELTA))),
+            history=played.history,
             charts=charts(played, federation, Rng.seeded(seed)) if shown else (),
         )
 
@@ -101,6 +103,7 @@ class PropertyInference(Family):
         name = "passive inference" if control is Control.NONE else "passive inference of a placebo"
         is_control = control is not Control.NONE
         scored = Scored(name, "curious client", "AUC", finding.score, 0.5, 1.0, KNEW, is_control, suspicions)
+        scored = replace(scored, by_round=auc_by_round(guess, truth))
         return scored, played, trainer, federation
 
     def admits_recording(self, recording: Recording) -> str:
