@@ -85,14 +85,14 @@ def test_rows_and_seeds_can_be_chosen() -> None:
 
 def rows(**values: tuple[float, float]) -> list[Line]:
     """A line of each name, with its interval and its middle."""
-    return [Line(name.replace("_", " "), None, sum(ends) / 2, *ends) for name, ends in values.items()]
+    return [Line(name.replace("_", " "), None, sum(ends) / 2, *ends, seeds=3) for name, ends in values.items()]
 
 
 def test_claims_follow_the_intervals() -> None:
     table = [
         *rows(C_CFL_3=(0.8, 0.9), C_FL_3=(0.6, 0.7), D_CFL_3=(0.5, 0.6), D_FL_3=(0.55, 0.65)),
-        Line("C CFL 3" + PLACEBO, None, 0.5, 0.45, 0.55),
-        Line("C CFL 3" + ABSENT, None, 0.5, 0.4, 0.6),
+        Line("C CFL 3" + PLACEBO, None, 0.5, 0.45, 0.55, seeds=3),
+        Line("C CFL 3" + ABSENT, None, 0.5, 0.4, 0.6, seeds=3),
     ]
     assert [claim.holds for claim in controls_at_chance(table)] == [True]
     assert found_beyond_placebo(table)[0].holds
@@ -110,8 +110,13 @@ def test_claims_follow_the_intervals() -> None:
     # Of twenty true intervals, more than two miss in 8 % of tables and more than three in 2 %: three are allowed.
     many = [replace(table[-1], low=0.55 if number < 4 else 0.4, high=0.7) for number in range(20)]
     assert [controls_at_chance(many[left:])[0].holds for left in (0, 1)] == [False, True]
+    # One of four misses by so much that no multiplicity excuses it: 0.2 where 0.05 times 4.6 / 2.8 would be.
+    fine = replace(table[-1], seeds=5)
+    far = replace(fine, ours=0.7, low=0.65, high=0.75)
+    assert [controls_at_chance([one, *[fine] * 3])[0].holds for one in (far, fine)] == [False, True]
     # A control that only tells clusters apart is off as published and at chance within clusters.
     told = [Line("C CFL 3" + WITHIN + PLACEBO, None, 0.5, 0.4, 0.6), Line("C CFL 3" + PLACEBO, None, 0.7, 0.65, 0.75)]
+    told = [replace(one, seeds=3) for one in told]
     assert [claim.holds for claim in controls_at_chance(told * 2)] == [True, False]
     within = [Line("C CFL 3" + WITHIN, None, 0.75, 0.71, 0.79), *rows(C_FL_3=(0.6, 0.7))]
     assert [claim.holds for claim in above(within, "more", " CFL ", " FL ")] == [True]

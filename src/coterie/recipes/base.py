@@ -55,6 +55,7 @@ class Line:
     low: float = math.nan  # a 95 % interval over seeds; NaN where there is one seed only
     high: float = math.nan
     note: str = ""
+    seeds: int = 1  # behind the interval
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import binom, t
 
 from coterie.measure.judge import CONFIDENCE, t_interval
 from coterie.recipes.base import Claim, Line, Scale, Settings
@@ -77,7 +77,7 @@ def line(label: str, published: float | None, values: Iterable[float], note: str
     if not found:
         return Line(label, published, math.nan, note=note or "no round to tell apart")
     low, high = np.clip(t_interval(found), 0.0, 1.0)  # all that stands in these tables lies there
-    return Line(label, published, float(np.mean(found)), float(low), float(high), note)
+    return Line(label, published, float(np.mean(found)), float(low), float(high), note, len(found))
 
 
 def lines(rows: Rows, settings: Settings, results: Mapping[str, Result]) -> list[Line]:
@@ -138,7 +138,10 @@ def explained(table: Sequence[Line]) -> list[Line]:
 
 
 def controls_at_chance(table: Sequence[Line]) -> list[Claim]:
-    """Of many 95 % intervals some miss 0.5 although it is true; the claim allows for as many as chance makes likely."""
+    """Of many 95 % intervals some miss 0.5 although it is true; the claim allows for as many as chance makes likely.
+
+    It allows for none that misses still when all are widened to hold together.
+    """
     controls = [one for one in table if one.row.endswith((PLACEBO, ABSENT))]
     clean = [one for one in controls if WITHIN in one.row or " CFL " not in one.row]
     pooled = [one for one in controls if one not in clean]
@@ -147,10 +150,17 @@ def controls_at_chance(table: Sequence[Line]) -> list[Claim]:
         if part:
             off = [one for one in part if not one.low <= CHANCE <= one.high]
             by_chance = int(binom.ppf(CONFIDENCE, len(part), 1 - CONFIDENCE))
+            far = [one for one in off if abs(one.ours - CHANCE) > together(one, len(part))]
             evidence = f"{len(off)} of {len(part)} intervals miss 0.5, where up to {by_chance} would by chance"
-            evidence += "".join(f"; {shown(one)}" for one in off)
-            claims.append(Claim(f"the controls score 0.5, {which}", len(off) <= by_chance, evidence))
+            evidence += "".join(f"; {shown(one)}{', by far' if one in far else ''}" for one in off)
+            claims.append(Claim(f"the controls score 0.5, {which}", len(off) <= by_chance and not far, evidence))
     return claims
+
+
+def together(one: Line, count: int) -> float:
+    """How far the line's interval reaches if ``count`` of its kind are to hold together (Bonferroni)."""
+    alone, all_ = (t.ppf(1 - (1 - CONFIDENCE) / 2 / number, one.seeds - 1) for number in (1, count))
+    return float(max(one.high - one.ours, one.ours - one.low) * all_ / alone)
 
 
 def found_beyond_placebo(table: Sequence[Line]) -> list[Claim]:

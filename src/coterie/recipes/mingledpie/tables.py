@@ -29,7 +29,8 @@ class Entry:
         """Over the results of all seeds."""
         values = [self.value(result) for result in results]
         interval = t_interval(values) if len(values) > 1 else self.alone(results[0])
-        return Line(self.row, self.published, sum(values) / len(values), *interval, self.note(results[0]))
+        note = self.note(results[0])
+        return Line(self.row, self.published, sum(values) / len(values), *interval, note, len(values))
 
     def key(self, seed: int) -> str:
         named = ",".join(f"{name}={_word(value)}" for name, value in self.arguments.items() if name != "data")
