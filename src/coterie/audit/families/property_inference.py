@@ -28,7 +28,8 @@ from coterie.run import registry
 from coterie.run.config import Choice
 
 CLIENTS = 4  # the fewer, the more shows of each: the paper's tables start at 3
-WARMUP, SCORED = 60, 80
+EVERY = 3  # rounds; consecutive aggregates tend to oppose each other, and every other one would look like a property
+WARMUP, SCORED = 60, 90
 KNEW = property_threat(PropertySplit.attacker).knows
 
 
@@ -41,8 +42,8 @@ class PropertyInference(Family):
     method = (
         "From published models the adversary has each cluster's aggregate update; from its own data it makes updates "
         "with and without the property, learns to tell them apart, and scores every (round, cluster). The victim uses "
-        f"property data in every other round; {CLIENTS} clients; labels are matched. The placebo is a random tag with "
-        "the property's size and label mix."
+        f"property data in every {EVERY}rd round; {CLIENTS} clients; labels are matched; features have signs. The "
+        "placebo is a random tag with the property's size and label mix."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -56,13 +57,13 @@ class PropertyInference(Family):
         return [
             Choice.model_validate({"kind": "dropout", "rate": 0.2}),
             Choice.model_validate({"kind": "l2", "penalty": 0.01}),
-            Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0}),
+            Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 2.0}),
         ]
 
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
         return [
             (Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": sigma}), sigma)
-            for sigma in (0.1, 0.3, 1.0)
+            for sigma in (0.3, 1.0, 2.0)
         ]
 
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
@@ -89,7 +90,7 @@ class PropertyInference(Family):
         assert subject.audit.property is not None
         rng = Rng.seeded(seed)
         tag, value = subject.audit.property.tag, subject.audit.property.value
-        split = PropertySplit(CLIENTS, tag, value, every=2, warmup=WARMUP, control=control)
+        split = PropertySplit(CLIENTS, tag, value, every=EVERY, warmup=WARMUP, control=control)
         federation = split.split(examples, rng.child("partition"))
         model = subject.built_model(examples)
         trainer = self.trainer(subject, guard)
@@ -125,8 +126,15 @@ class PropertyInference(Family):
         model = model.with_dropout(guard.client.dropout) if guard.client.dropout else model
         imitation = Imitation(model, replace(trainer.local, poisson=False), clip, sigma)
         threat = property_threat(PropertySplit.attacker)
-        sizes = (2, CLIENTS)
-        return PassiveProperty(imitation, threat, WARMUP, imagine_every=2, sizes=sizes, features=directions)
+        return PassiveProperty(
+            imitation,
+            threat,
+            WARMUP,
+            imagine_every=EVERY,
+            sizes=(2, CLIENTS),
+            most_features=1024,
+            features=directions,
+        )
 
 
 def charts(played: Played, federation: Federation, rng: Rng) -> list[dict[str, Any]]:
