@@ -125,6 +125,7 @@ class Party:
         self._masks, self._boxes = X25519PrivateKey.generate(), X25519PrivateKey.generate()
         self._seed = secrets.token_bytes(secret_sharing.SECRET)
         self._held: dict[int, secret_sharing.Shares] = {}  # of each client: (seed | mask key, limbs)
+        self._agreed: dict[int, bytes] = {}  # with each client: one key for both directions, told apart by the nonce
         self._answered: tuple[frozenset[int], Answer] | None = None
         self.advert = Advert(self._masks.public_key().public_bytes_raw(), self._boxes.public_key().public_bytes_raw())
 
@@ -137,21 +138,24 @@ class Party:
             if holder == self.client:
                 self._held[holder] = share
             else:
-                key = _agree(self._boxes, adverts[holder].shares, b"box")
-                boxes[holder] = ChaCha20Poly1305(key).encrypt(
+                boxes[holder] = self._box(holder, adverts).encrypt(
                     self.client.to_bytes(12, "little"), share.astype("<u4").tobytes(), None
                 )
         return boxes
 
     def receive(self, sender: int, box: bytes, adverts: Mapping[int, Advert]) -> None:
-        key = _agree(self._boxes, adverts[sender].shares, b"box")
         try:
-            opened = ChaCha20Poly1305(key).decrypt(sender.to_bytes(12, "little"), box, None)
+            opened = self._box(sender, adverts).decrypt(sender.to_bytes(12, "little"), box, None)
         except InvalidTag:
             raise InvalidInput(
                 f"box of client {sender}={len(box)} bytes was not sealed for client {self.client}; ask for it again"
             ) from None
         self._held[sender] = np.frombuffer(opened, "<u4").astype(np.int64).reshape(2, secret_sharing.LIMBS)
+
+    def _box(self, other: int, adverts: Mapping[int, Advert]) -> ChaCha20Poly1305:
+        if other not in self._agreed:
+            self._agreed[other] = _agree(self._boxes, adverts[other].shares, b"box")
+        return ChaCha20Poly1305(self._agreed[other])
 
     def mask(self, words: Words, slot: int, adverts: Mapping[int, Advert]) -> Words:
         """What this client sends for one cluster: uniform to everyone who lacks one of its masks."""

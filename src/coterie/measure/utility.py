@@ -56,28 +56,39 @@ def evaluate(simulator: Simulator, protocol: Protocol[Any], state: Any, server: 
 
 def accuracy(model: Model, models: Params, choices: Tensor, federation: Federation) -> Tensor:
     """(clients,): the share of test rows that each client's mixture of models gets right."""
-    rows, places = federation.test.rows.unique(return_inverse=True)  # clients of a group share their test rows
-    chances = _chances(model, models, federation, rows)  # (distinct rows, slots, classes)
+    test = federation.test
+    rows, places = test.rows.unique(return_inverse=True)  # clients of a group share their test rows
+    owners = torch.repeat_interleave(torch.arange(federation.clients), test.offsets.diff())
+    chances = _chances(model, models, federation, rows, _used(choices, owners, places, len(rows)))
     truth = federation.examples.y[rows]
     result = torch.full((federation.clients,), torch.nan)
-    for start, end in _spans(federation.test):
-        offsets = federation.test.offsets[start : end + 1]
-        here = places[offsets[0] : offsets[-1]]
-        owners = torch.repeat_interleave(torch.arange(end - start), offsets.diff())
-        mixed = torch.einsum("rsc,rs->rc", chances[here], choices[start:end][owners])
+    for start, end in _spans(test):
+        offsets = test.offsets[start : end + 1]
+        span = slice(int(offsets[0]), int(offsets[-1]))
+        here, whose = places[span], owners[span]
+        mixed = torch.einsum("rsc,rs->rc", chances[here], choices[whose])
         right = (mixed.argmax(1) == truth[here]).float()
-        totals = torch.zeros(end - start).index_add_(0, owners, right)
+        totals = torch.zeros(end - start).index_add_(0, whose - start, right)
         result[start:end] = torch.where(offsets.diff() > 0, totals / offsets.diff(), torch.nan)
     return result
 
 
-def _chances(model: Model, models: Params, federation: Federation, rows: Tensor) -> Tensor:
-    slots = next(iter(models.values())).shape[0]
-    chances = torch.empty(len(rows), slots, federation.examples.classes)
-    for block in torch.arange(len(rows)).split(evaluation_block(model)):
-        x = federation.examples.x[rows[block]]
-        for slot in range(slots):
-            chances[block, slot] = model.logits(pick(models, slot), x).softmax(1)
+def _used(choices: Tensor, owners: Tensor, places: Tensor, rows: int) -> Tensor:
+    """(distinct rows, slots): whether anybody predicts this row with this model. Hard choices use one in ``slots``."""
+    used = torch.zeros(rows, choices.shape[1], dtype=torch.bool)
+    for slot in range(choices.shape[1]):
+        used[places[choices[owners, slot] != 0], slot] = True
+    return used
+
+
+def _chances(model: Model, models: Params, federation: Federation, rows: Tensor, used: Tensor) -> Tensor:
+    """(distinct rows, slots, classes), zero where a model is not used."""
+    slots = used.shape[1]
+    chances = torch.zeros(len(rows), slots, federation.examples.classes)
+    for slot in range(slots):
+        params = pick(models, slot)
+        for block in used[:, slot].nonzero().flatten().split(evaluation_block(model)):
+            chances[block, slot] = model.logits(params, federation.examples.x[rows[block]]).softmax(1)
     return chances
 
 
