@@ -135,15 +135,20 @@ def bench(
     show_list: Annotated[bool, typer.Option("--list", help="Only list the benchmarks.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="How often each side is timed; the best counts.")] = 5,
     flower_python: Annotated[Path | None, typer.Option(help="A Python with flwr[simulation], for peers.")] = None,
-    pfl_python: Annotated[Path | None, typer.Option(help="A Python with pfl, for peers.")] = None,
+    pfl_python: Annotated[Path | None, typer.Option(help="A Python with pfl, for peers and kmeans.")] = None,
+    feddp_kmeans: Annotated[Path | None, typer.Option(help="Public code of FedDP-KMeans, for kmeans.")] = None,
 ) -> None:
     """Measure speeds, each as a ratio to a baseline measured beside it."""
+    from coterie.measure.bench import Options
     from coterie.run import benchmarking
 
     if show_list:
         benchmarking.show_list()
     else:
-        benchmarking.bench(names or [], as_json, repeats, flower_python, pfl_python)
+        options = Options(
+            repeats=repeats, flower_python=flower_python, pfl_python=pfl_python, feddp_kmeans=feddp_kmeans
+        )
+        benchmarking.bench(names or [], as_json, options)
 
 
 def command_line() -> str:

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,6 +36,13 @@ def _squared(x: Tensor, centres: Tensor) -> Tensor:
     """(problems, points, centres); the batch is centred, so float32 has the digits."""
     inner = torch.baddbmm(x.square().sum(2, keepdim=True), x, centres.transpose(1, 2), alpha=-2)
     return inner.add_(centres.square().sum(2).unsqueeze(1)).clamp_min_(0)
+
+
+def _labels(x: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each point, (problems, points). What is the same for all of them is left out."""
+    half = centres.square().sum(2).unsqueeze(1) / 2
+    scores = torch.baddbmm(half, x, centres.transpose(1, 2), alpha=-1)
+    return torch.from_numpy(np.argmin(scores.numpy(), axis=2))
 
 
 def _draw(mass: Tensor, uniforms: Tensor) -> Tensor:
@@ -72,7 +80,7 @@ def lloyd(x: Tensor, weights: Tensor, centres: Tensor, steps: int) -> Clustering
     """Weighted Lloyd until no label changes. An empty cluster keeps its centre."""
     labels = torch.full(x.shape[:2], -1)
     for _ in range(steps):
-        updated = _squared(x, centres).argmin(2)
+        updated = _labels(x, centres)
         if torch.equal(updated, labels):
             break
         labels = updated

@@ -22,6 +22,7 @@ class Options:
     seed: int = 0
     flower_python: Path | None = None  # an interpreter that can import flwr[simulation] and torch
     pfl_python: Path | None = None  # an interpreter that can import pfl and torch
+    feddp_kmeans: Path | None = None  # a folder with the public code of FedDP-KMeans, which that interpreter can run
 
     def __post_init__(self) -> None:
         require(self.repeats >= 1, "repeats", self.repeats, "must be at least 1")

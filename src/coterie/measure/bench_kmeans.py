@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -17,23 +20,26 @@ from coterie.data.federation import Federation
 from coterie.data.partition.gaussians import GaussianClients
 from coterie.defences.central_noise import CentralNoise
 from coterie.defences.noisy_sums import SHARES, plan_noise
+from coterie.errors import InvalidInput, require
 from coterie.flow.drive import drive
 from coterie.flow.guarantee import Level
 from coterie.flow.protocol import Server
 from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
 from coterie.learn.kmeans import weighted_kmeans
+from coterie.learn.lloyd import nearest, squared_distances
 from coterie.learn.nearest_centre import NearestCentre
 from coterie.measure.bench import Options
+from coterie.measure.bench_peers import SCRIPTS
+from coterie.measure.clustering import purity
 from coterie.measure.ratio import Ratio, interleaved
 from coterie.protocols.clustering import Clusters
 from coterie.protocols.feddp_kmeans import FedDPKMeans
 
 SIZES = {Level.RECORD: (100, 1000), Level.CLIENT: (2000, 50)}
 CONFIGS = {Level.RECORD: "gaussians_data_privacy.yaml", Level.CLIENT: "gaussians_client_privacy.yaml"}
-PUBLIC_CODE = "FEDDP_KMEANS"
-"""The environment variable that names a folder with the public code of FedDP-KMeans."""
-
+BOUNDS = {Level.RECORD: 11.0, Level.CLIENT: 21.0}  # the public code's, which are set by hand
+MOST_RUNS = 2  # of the public code, half a minute each
 LEAST = 20.0
 MOST_GIB = 8.0
 
@@ -42,13 +48,15 @@ def kmeans(options: Options) -> Iterator[Ratio]:
     for level in SIZES:
         yield from _beside_the_loop(level, options)
     for level in SIZES:
-        yield _beside_the_public_code(level, options)
+        yield from beside_the_public_code(level, options)
     yield ten_million_points()
 
 
-def run(federation: Federation, server_data: Tensor, level: Level, epsilon: float, seed: int) -> Clusters:
-    """The whole protocol under central noise."""
-    protocol = FedDPKMeans(10, level, server_data=server_data, steps=int(level is Level.RECORD))
+def run(
+    federation: Federation, server_data: Tensor, level: Level, epsilon: float, seed: int, bound: float | None = None
+) -> Clusters:
+    """The whole protocol under central noise. ``bound=None`` takes one more round, to estimate it."""
+    protocol = FedDPKMeans(10, level, server_data=server_data, steps=int(level is Level.RECORD), bound=bound)
     defence = CentralNoise(plan_noise(protocol.releases(), epsilon, 1e-6, SHARES[level]))
     model, rng = NearestCentre(10, server_data.shape[1]), Rng.seeded(seed)
     server = Server(population(federation), model.init, defence.server, rng.child("server"))
@@ -109,67 +117,78 @@ def _plain_step(parts: list[Tensor], labels: list[Tensor], clusters: int) -> Ten
 
 # -- processes of their own ------------------------------------------------------------------------------------------
 
-LAUNCHER = """
-import importlib, pkgutil, sys, types
-import pfl.callback
-for module in pkgutil.iter_modules(pfl.callback.__path__):  # it has moved since the public code was written
-    found = importlib.import_module("pfl.callback." + module.name)
-    if hasattr(found, "AggregateMetricsToDisk"):
-        pfl.callback.AggregateMetricsToDisk = found.AggregateMetricsToDisk
-if importlib.util.find_spec("folktables") is None:  # imported, but not used for Gaussian mixtures
-    unused = types.ModuleType("folktables")
-    unused.ACSDataSource = unused.ACSIncome = unused.generate_categories = object
-    sys.modules["folktables"] = unused
-sys.path.insert(0, ".")
-import time
-import run
-started = time.process_time()
-run.main()
-print("seconds:", time.process_time() - started)
-"""
 
-OURS = """
-import sys, time
-from coterie.data.partition.gaussians import GaussianClients
-from coterie.flow.guarantee import Level
-from coterie.flow.rng import Rng
-from coterie.learn.lloyd import nearest, squared_distances
-from coterie.measure.bench_kmeans import run
-from coterie.measure.clustering import purity
-level, clients, points = Level(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-started = time.process_time()
-maker, rng = GaussianClients(clients, points), Rng.seeded(0)
-federation, server = maker.make(rng), maker.server(rng).whole().x
-centres = run(federation, server, level, 3.0, 0).known["centres"][0]
-x = federation.examples.x
-labels = nearest(x, centres)
-print(float(squared_distances(x, centres, labels).mean()), purity(labels, federation.examples.y))
-print("seconds:", time.process_time() - started)
-"""
-
-
-def _processor_seconds(command: list[str], folder: Path | None = None) -> float:
-    """What a process takes of the processor once all is imported: others on the machine change it little."""
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, cwd=folder, env=alone, capture_output=True, text=True)
-    return float(done.stdout.rsplit("seconds:", 1)[1])
-
-
-def _beside_the_public_code(level: Level, options: Options) -> Ratio:
-    """From making the data to printing cost and accuracy, which the public code does for its optimum as well."""
+def phases(level: Level) -> dict[str, float]:
+    """Ours from data to figures in this process: processor seconds of each part. Noise is planned in the rounds."""
     clients, points = SIZES[level]
-    ours = min(
-        _processor_seconds([sys.executable, "-c", OURS, level.value, str(clients), str(points)])
-        for _ in range(options.repeats)
-    )
-    folder, theirs = os.environ.get(PUBLIC_CODE), None
-    setup = f"not run: set {PUBLIC_CODE} to a folder with the public code, and an interpreter that can import pfl"
-    if folder and options.pfl_python:
-        command = [str(options.pfl_python), "-c", LAUNCHER, "--args_config", f"configs/{CONFIGS[level]}"]
-        theirs = _processor_seconds(command, Path(folder))
-        setup = "the public code (pfl) from its data to its figures, processor seconds, one thread each"
-    name = f"FedDP-KMeans, {level.value} level, from data to figures"
-    return Ratio(name, ours, "s of processor", theirs, LEAST, setup=setup)
+    times = [time.process_time()]
+    maker, rng = GaussianClients(clients, points), Rng.seeded(0)
+    federation, server = maker.make(rng), maker.server(rng).whole().x
+    times.append(time.process_time())
+    centres = run(federation, server, level, 3.0, 0, BOUNDS[level]).known["centres"][0]
+    times.append(time.process_time())
+    x = federation.examples.x
+    labels = nearest(x, centres)
+    print(float(squared_distances(x, centres, labels).mean()), purity(labels, federation.examples.y))
+    times.append(time.process_time())
+    return dict(zip(("data", "rounds", "figures"), (after - before for before, after in pairwise(times))))
+
+
+OURS = "import json, sys; from coterie.measure import bench_kmeans as ours; from coterie.flow.guarantee import Level; "
+OURS += "print(json.dumps(ours.phases(Level(sys.argv[1]))))"
+THEIRS = "import feddp_kmeans_phases; feddp_kmeans_phases.main()"
+NEEDS = "pip install torch pfl scikit-learn h5py"
+
+
+def _seconds(command: list[str], search: Sequence[Path] = ()) -> dict[str, float]:
+    """What the parts of a process take of the processor, imports aside: others on the machine change it little."""
+    with tempfile.TemporaryDirectory(prefix="kmeans") as folder:  # the public code writes its results where it runs
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        if search:
+            environment["PYTHONPATH"] = os.pathsep.join(map(str, search))
+        done = subprocess.run(command, check=True, cwd=folder, env=environment, capture_output=True, text=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _their_seconds(level: Level, python: Path, code: Path) -> dict[str, float]:
+    config = str(code / "configs" / CONFIGS[level])
+    try:
+        return _seconds([str(python), "-c", THEIRS, "--args_config", config], (code, SCRIPTS))
+    except OSError as error:
+        raise InvalidInput(f"--pfl-python={python} cannot be run ({error}); name an interpreter") from error
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["no message"])[-1]
+        raise InvalidInput(f"--pfl-python={python} failed ({last}); it needs: {NEEDS}") from error
+
+
+def beside_the_public_code(level: Level, options: Options) -> Iterator[Ratio]:
+    """Each side as often as the other, and in turn."""
+    python, code = options.pfl_python, options.feddp_kmeans
+    if code:
+        require((code / "run.py").is_file(), "--feddp-kmeans", code, "must hold the public code's run.py and configs")
+    ours, theirs = [], []
+    for _ in range(min(options.repeats, MOST_RUNS)):
+        ours.append(_seconds([sys.executable, "-c", OURS, level.value]))
+        if python and code:
+            theirs.append(_their_seconds(level, python.absolute(), code.resolve()))
+
+    def row(name: str, setup: str, mine: Sequence[str], its: Sequence[str]) -> Ratio:
+        if theirs:
+            setup = f"the public code (pfl) on its own configuration; for both, bounds by hand and one thread; {setup}"
+        else:
+            setup = f"not run: {NEEDS} in an environment of its own, then --pfl-python its python and --feddp-kmeans "
+            setup += "a folder with the public code"
+        best = min((sum(seconds[part] for part in its) for seconds in theirs), default=None)
+        least = min(sum(seconds[part] for part in mine) for seconds in ours)
+        name = f"FedDP-KMeans, {level.value} level, {name}"
+        return Ratio(name, least, "s of processor", best, LEAST, setup=setup)
+
+    whole = ["data", "rounds", "figures"]
+    also = "it also makes new clients, and evaluates on them and an optimum"
+    yield row("from data to figures", also, whole, [*whole, "planning"])
+    yield row("the algorithm", "planning of the noise, and all rounds", ["rounds"], ["rounds", "planning"])
+    yield row("its rounds alone", "ours plans its noise as well, the public code does not", ["rounds"], ["rounds"])
 
 
 def ten_million_points(clients: int = 10_000, points: int = 1000, dimensions: int = 100) -> Ratio:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -23,10 +22,7 @@ def show_list() -> None:
     Console().print(table)
 
 
-def bench(
-    names: Sequence[str], as_json: bool, repeats: int, flower_python: Path | None, pfl_python: Path | None
-) -> None:
-    options = Options(repeats=repeats, flower_python=flower_python, pfl_python=pfl_python)
+def bench(names: Sequence[str], as_json: bool, options: Options) -> None:
     before = machine()
     rows: list[tuple[str, Ratio]] = []
     with Console(stderr=True).status("measuring") as status:
