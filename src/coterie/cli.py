@@ -168,7 +168,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    pass
+    sys.path.append(str(Path.cwd()))  # so that a model of one's own, ``module:Class``, is found where one stands
 
 
 def main(arguments: list[str] | None = None) -> Any:
@@ -177,12 +177,22 @@ def main(arguments: list[str] | None = None) -> Any:
 
     try:
         return app(arguments)
-    except CoterieError as error:
+    except (CoterieError, OSError) as error:  # the second: a full disk, an unreadable file
         print(f"coterie: {error}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a full disk, an unreadable file
-        print(f"coterie: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("coterie: stopped; what was finished is kept, `coterie resume FOLDER` goes on", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == STOPPED:
+            print(f"coterie: stopped; {how_to_go_on(arguments or sys.argv[1:])}", file=sys.stderr)
+        raise
+
+
+STOPPED = 130  # what typer makes of Ctrl-C
+
+
+def how_to_go_on(arguments: list[str]) -> str:
+    command = arguments[0] if arguments else ""
+    if command in ("train", "resume"):
+        return "what was finished is kept, `coterie runs` names it and `coterie resume FOLDER` goes on"
+    if command in ("audit", "frontier", "reproduce"):
+        return f"what was finished is kept, and the same command goes on: {shlex.join(['coterie', *arguments])}"
+    return "nothing was changed"

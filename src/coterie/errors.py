@@ -22,6 +22,10 @@ class DataMissing(CoterieError, FileNotFoundError):
     """A data set is not where it was looked for."""
 
 
+class CannotWrite(CoterieError, OSError):
+    """A file could not be written, for want of room or of permission."""
+
+
 class RunDamaged(CoterieError):
     """A run folder cannot be read or continued."""
 

@@ -45,6 +45,7 @@ def audit(
     started = time.monotonic()
     chosen, left_out = admitted(subject)
     check_limits(subject.limits, gate.known_limits(all_families()))
+    subject.rehearse()
     plan = [(family, choice) for family in chosen for choice in settings(family, subject)]
     results = run_jobs(jobs_of(plan, subject), folder / subject.fingerprint, processes=processes, progress=progress)
     found = [(family, choice, evidence_of(family.name, choice, subject.seeds, results)) for family, choice in plan]

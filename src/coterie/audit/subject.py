@@ -13,9 +13,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from coterie import __version__
-from coterie.errors import DataMissing, InvalidInput, nearest
+from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.run import registry
 from coterie.run.config import Choice, Config, validate
+
+FEW = 4  # examples that a user's own model is tried on
 
 
 class Property(BaseModel):
@@ -57,6 +59,33 @@ class Subject(Config):
         """How often everything is repeated; what was written down happened once."""
         return 1 if self.recorded else self.audit.seeds
 
+    def rehearse(self) -> None:
+        """Read a user's own data and try a user's own model on a few, before anything long begins."""
+        own_data, own_model = "path" in self.data.options, ":" in self.model.kind
+        if not own_data and not own_model:
+            return
+        examples = self.examples()
+        few = examples.x[:FEW]
+        model, what = self.built_model(examples), f"model {self.model.kind!r}"
+        try:
+            logits = model.logits(model.init(self.seed), few)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, CoterieError):
+                raise
+            raise InvalidInput(
+                f"{what} fails on examples of shape {tuple(few.shape[1:])}: {type(error).__name__}: {error}; "
+                "give it the data's shape"
+            ) from error
+        expected = (len(few), examples.classes)
+        require(
+            tuple(logits.shape) == expected,
+            f"outputs of {what}",
+            tuple(logits.shape),
+            f"must be (examples, classes) = {expected}",
+        )
+        if not bool(logits.isfinite().all()):
+            raise InvalidInput(f"{what} gives NaN or infinity for examples that are finite; mend its forward pass")
+
     @property
     def fingerprint(self) -> str:
         """Of all that a job's result depends on beside the job itself: results of other settings are not taken."""
@@ -95,6 +124,8 @@ def read(path: Path) -> Subject:
         raise DataMissing(f"{path} does not exist; `coterie init` writes an example") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
     options = subject.data.options
     if "path" not in options or "folder" in options:
         return subject

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from torch import Tensor
 
-from coterie.errors import InvalidInput, RunDamaged
+from coterie.errors import CannotWrite, InvalidInput, RunDamaged
 from coterie.learn.params import Params
 from coterie.wire.codec import decode, encode, register
 
@@ -34,14 +34,24 @@ class Checkpoint:
     history: list[dict[str, Any]]
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Either the old file or the whole new one is there, also after a power cut."""
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to. The old one or the whole new one is there, also after a power cut or on a full disk."""
     partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CannotWrite(f"cannot write {path}: {error.strerror}; make room or name another folder") from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    with replacing(path) as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 @dataclass(frozen=True)
@@ -88,12 +98,8 @@ class RunFolder:
         return checkpoint
 
     def finish(self, models: Params) -> None:
-        partial = self.path / (MODELS + ".part")
-        with partial.open("wb") as file:
+        with replacing(self.path / MODELS) as file:
             np.savez(file, allow_pickle=False, **{name: leaf.numpy() for name, leaf in models.items()})
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.path / MODELS)
 
     @property
     def finished(self) -> bool:

@@ -6,6 +6,7 @@ import json
 import multiprocessing as mp
 import os
 import re
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ def run_jobs(
     """The results by key. What the folder holds already is not run again.
 
     Jobs run in processes with one thread each. If one fails, those under way are finished and kept, and then it raises.
+    If the user stops it, those under way end at once: a result is whole or not there.
     """
     require(len({job.key for job in jobs}) == len(jobs), "jobs", len(jobs), "two of them have the same key")
     results = {job.key: found for job in jobs if (found := stored(folder, job.key)) is not None}
@@ -55,17 +57,23 @@ def run_jobs(
     if count == 0:
         return results
     failures: dict[str, BaseException] = {}
-    with ProcessPoolExecutor(count, mp_context=mp.get_context("fork"), initializer=_one_thread) as pool:
+    others = set(mp.active_children())
+    pool = ProcessPoolExecutor(count, mp_context=mp.get_context("fork"), initializer=_prepare)
+    try:
         futures = {pool.submit(_run, job, folder): job for job in todo}
-        try:
-            _collect(futures, results, failures, lambda key: tell(len(results), len(jobs), key))
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        _collect(futures, results, failures, lambda key: tell(len(results), len(jobs), key))
+    except KeyboardInterrupt:
+        for worker in set(mp.active_children()) - others:
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
     if failures:
         key, error = next(iter(failures.items()))
+        told = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
         raise JobFailed(
-            f"job {key} failed: {type(error).__name__}: {error}; {len(results)} of {len(jobs)} are kept"
+            f"job {key} failed: {told}; {len(results)} of {len(jobs)} results are kept, "
+            "and the same command goes on with the others"
         ) from error
     return results
 
@@ -115,7 +123,9 @@ def _run(job: Job, folder: Path) -> Result:
     return result
 
 
-def _one_thread() -> None:
+def _prepare() -> None:
+    """One thread; and Ctrl-C, which reaches all processes of a terminal, is left to the one that started this."""
     import torch
 
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

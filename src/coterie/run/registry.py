@@ -65,7 +65,7 @@ def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any
         return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
     except (ImportError, AttributeError) as error:
         raise InvalidInput(
-            f"{what} {name!r} cannot be imported ({error}); is its folder on PYTHONPATH, and the name spelt right?"
+            f"{what} {name!r} cannot be imported ({error}); is it here or on PYTHONPATH, and spelt right?"
         ) from error
 
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.errors import InvalidInput, NotPermitted
+from coterie.errors import CannotWrite, InvalidInput, NotPermitted
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.sealed import SealedBatch, SealedSum
@@ -31,9 +31,13 @@ LEAF, SEALED, OURS = "leaf/", "sealed/", "coterie/"
 
 def save(envelope: Envelope, path: Path) -> None:
     partial = path.with_suffix(".part")
-    with partial.open("wb") as file:
-        np.savez(file, allow_pickle=False, **to_arrays(envelope))
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            np.savez(file, allow_pickle=False, **to_arrays(envelope))
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CannotWrite(f"cannot record {path}: {error.strerror}; make room or record elsewhere") from error
 
 
 def load(path: Path) -> Envelope:

@@ -106,6 +106,7 @@ class Table(OwnFile):
 
     def encoded(self, column: pd.Series[Any]) -> NDArray[np.float32]:
         """(rows, columns)"""
+        import pandas as pd
         from pandas.api import types
 
         if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
@@ -115,7 +116,14 @@ class Table(OwnFile):
             raise InvalidInput(
                 f"column {column.name!r} holds dates; turn them into numbers or leave it out with drop=..."
             )
-        known, codes = np.unique(column.astype(str).to_numpy(str), return_inverse=True)
+        texts = column.astype(str)
+        strays = texts[pd.to_numeric(texts, errors="coerce").isna()]
+        if not types.is_bool_dtype(column) and 0 < len(strays) < len(texts) / 2:
+            raise InvalidInput(
+                f"column {column.name!r} holds numbers but for {len(strays)} of {len(texts)} rows, the first with "
+                f"{strays.iloc[0]!r} in row {strays.index[0] + 1}; mend them, or leave the column out with drop=..."
+            )
+        known, codes = np.unique(texts.to_numpy(str), return_inverse=True)
         if len(known) > MOST_VALUES:
             raise InvalidInput(
                 f"column {column.name!r} has {len(known)} different texts, more than {MOST_VALUES}; "
@@ -128,7 +136,12 @@ def read_frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     if path.suffix in (".parquet", ".pq"):
-        frame = pd.read_parquet(path)
+        try:
+            frame = pd.read_parquet(path)
+        except ImportError as error:
+            raise InvalidInput(
+                f"path={path.name} needs pyarrow to be read, which is not installed; install pyarrow, or save it as CSV"
+            ) from error
     elif path.name.endswith((".csv", ".csv.gz", ".csv.zip", ".tsv")):
         frame = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",")
     else:
