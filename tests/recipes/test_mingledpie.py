@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coterie.measure.judge import t_interval, wilson
 from coterie.recipes import all_recipes
 from coterie.recipes.base import Line, Scale, Settings, find
 from coterie.recipes.mingledpie import cost, privacy, utility
@@ -169,6 +171,16 @@ def test_claims_can_fail() -> None:
     assert [claim.holds for claim in privacy.table_2_claims(found)] == [False, True]
     off = replace(found[1], low=50.0, high=60.0)
     assert [claim.holds for claim in privacy.table_2_claims([off])] == [False]
+
+
+def test_an_interval_is_never_narrower_than_the_clients_allow() -> None:
+    entry = privacy._entry("A1", None, {"clients": 100}, "epoch 5")
+    agreeing = [{"epoch 5": [30.0]}] * 3
+    line = entry.line(agreeing)
+    assert line.low == pytest.approx(100 * wilson(90, 300)[0])  # three seeds agree by accident
+    apart = entry.line([{"epoch 5": [value]} for value in (10.0, 30.0, 50.0)])
+    assert (apart.low, apart.high) == pytest.approx(t_interval([10, 30, 50]))
+    assert not math.isnan(entry.line(agreeing[:1]).low)
 
 
 def test_figures_6_to_8_give_the_difference(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def best_threshold(scores: NDArray[np.float64], answers: NDArray[np.bool_]) -> f
     return float(thresholds[np.argmax(hits - false_alarms)])
 
 
-def wilson(right: int, count: int) -> tuple[float, float]:
+def wilson(right: float, count: int) -> tuple[float, float]:
     """The Wilson interval of a share."""
     z = float(norm.ppf((1 + CONFIDENCE) / 2))
     share = right / count

@@ -12,6 +12,7 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.defences.fuzzy_tags import ClusterKeys, Counting, GroupSets, IdentitySets, SampledSets, TagRule
 from coterie.flow.rng import Rng
 from coterie.measure.intervals import proportion
+from coterie.measure.judge import wilson
 from coterie.recipes.base import Claim, Line, Recipe, Scale, Settings
 from coterie.recipes.mingledpie.published import FIGURE_3, TABLE_2
 from coterie.recipes.mingledpie.tables import SHARED, Entry, jobs_of, lines_of, path_of
@@ -138,14 +139,15 @@ def table_2_entries(settings: Settings) -> Sequence[Entry]:
 
 
 def _entry(row: str, published: float | None, arguments: Mapping[str, Any], what: str) -> Entry:
-    return Entry(
-        row,
-        published,
-        profiled,
-        arguments,
-        lambda result: float(result[what][0]),
-        alone=lambda result: (result[what][1], result[what][2]),  # over clients
-    )
+    def share(result: Result) -> float:
+        return float(result[what][0])
+
+    def pooled(results: Sequence[Result]) -> tuple[float, float]:
+        asked = arguments["clients"] * len(results)
+        low, high = wilson(sum(share(result) / 100 * arguments["clients"] for result in results), asked)
+        return 100 * low, 100 * high
+
+    return Entry(row, published, profiled, arguments, share, pooled=pooled)
 
 
 def table_2_claims(lines: Sequence[Line]) -> Sequence[Claim]:

@@ -22,15 +22,17 @@ class Entry:
     arguments: Mapping[str, Any]
     value: Callable[[Result], float]
     note: Callable[[Result], str] = field(default=lambda result: "")
-    alone: Callable[[Result], tuple[float, float]] = field(default=lambda result: (math.nan, math.nan))
-    """The interval where there is one seed only."""
+    pooled: Callable[[Sequence[Result]], tuple[float, float]] = field(default=lambda results: (math.nan, math.nan))
+    """The interval of a share of clients, over all of them. The wider of this and the one over seeds is shown: a few
+    seeds may agree by accident, and clients of one seed may be alike."""
 
     def line(self, results: Sequence[Result]) -> Line:
         """Over the results of all seeds."""
         values = [self.value(result) for result in results]
-        interval = t_interval(values) if len(values) > 1 else self.alone(results[0])
+        known = [ends for ends in (t_interval(values), self.pooled(results)) if not math.isnan(ends[0])]
+        low, high = max(known, key=lambda ends: ends[1] - ends[0], default=(math.nan, math.nan))
         note = self.note(results[0])
-        return Line(self.row, self.published, sum(values) / len(values), *interval, note, len(values))
+        return Line(self.row, self.published, sum(values) / len(values), low, high, note, len(values))
 
     def key(self, seed: int) -> str:
         named = ",".join(f"{name}={_word(value)}" for name, value in self.arguments.items() if name != "data")
