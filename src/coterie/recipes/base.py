@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
@@ -91,12 +91,8 @@ class Recipe:
         """Ours beside the published values; jobs whose results are kept are not run again."""
         jobs = self.jobs(settings)
         results = run_jobs(jobs, self.folder(settings, folder), processes=processes, progress=progress)
-        lines = [self._possible(line) for line in self.lines(settings, results)]
+        lines = self.lines(settings, results)
         return lines, self.claims(lines)
-
-    def _possible(self, line: Line) -> Line:
-        """A share's interval ends at 100 %, whatever Student says."""
-        return replace(line, high=min(line.high, 100.0)) if self.unit == "%" else line
 
     def folder(self, settings: Settings, root: Path) -> Path:
         return root / self.paper / settings.scale.value / (self.shares or self.table.replace(" ", "-"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -81,6 +82,7 @@ def table_4(settings: Settings) -> Sequence[Entry]:
             mingled,
             {"model": model, "rate": p, "threshold": T, "clusters": k, "clients": N},
             lambda result, what=what: float(result[what]),  # type: ignore[misc]
+            most=math.inf,
         )
         for (p, T, k, N), published in TABLE_4.items()
         for column, what in enumerate(("identity", "aggregation", "rebuilding"))
@@ -107,6 +109,7 @@ def table_9(settings: Settings) -> Sequence[Entry]:
             {"model": model},
             lambda result, what=what: float(result[what]),  # type: ignore[misc]
             lambda result: f"{result['bytes'] / 1e6:.2f} MB sent",
+            most=math.inf,
         )
         for model, published in TABLE_9.items()
         for column, what in enumerate(("encryption", "decryption"))
@@ -166,6 +169,7 @@ def variants(settings: Settings) -> Sequence[Entry]:
             variant,
             {"method": method, **size},
             lambda result, what=what: float(result[what]),  # type: ignore[misc]
+            most=math.inf,
         )
         for method in VARIANTS
         for what in ("MB sent", "MB received", "seconds a round", "largest difference from IFCA")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from coterie.measure.judge import t_interval
 from coterie.recipes.base import Line, Settings
 from coterie.run.jobs import Job, Result
@@ -26,11 +28,14 @@ class Entry:
     """The interval of a share of clients, over all of them. The wider of this and the one over seeds is shown: a few
     seeds may agree by accident, and clients of one seed may be alike."""
 
+    most: float = 100.0  # per cent, unless said otherwise
+
     def line(self, results: Sequence[Result]) -> Line:
         """Over the results of all seeds."""
         values = [self.value(result) for result in results]
         known = [ends for ends in (t_interval(values), self.pooled(results)) if not math.isnan(ends[0])]
         low, high = max(known, key=lambda ends: ends[1] - ends[0], default=(math.nan, math.nan))
+        low, high = float(np.clip(low, 0.0, self.most)), float(np.clip(high, 0.0, self.most))  # as Student does not
         note = self.note(results[0])
         return Line(self.row, self.published, sum(values) / len(values), low, high, note, len(values))
 
