@@ -178,8 +178,9 @@ def test_an_interval_is_never_narrower_than_the_clients_allow() -> None:
     agreeing = [{"epoch 5": [30.0]}] * 3
     line = entry.line(agreeing)
     assert line.low == pytest.approx(100 * wilson(90, 300)[0])  # three seeds agree by accident
-    apart = entry.line([{"epoch 5": [value]} for value in (10.0, 30.0, 50.0)])
-    assert (apart.low, apart.high) == pytest.approx(t_interval([10, 30, 50]))
+    apart = entry.line([{"epoch 5": [value]} for value in (25.0, 30.0, 35.0)])
+    assert (apart.low, apart.high) == pytest.approx(t_interval([25, 30, 35]))
+    assert entry.line([{"epoch 5": [value]} for value in (1.0, 50.0, 99.0)]).low == 0.0  # Student says less
     assert not math.isnan(entry.line(agreeing[:1]).low)
 
 
