@@ -97,11 +97,17 @@ def frontier(federation: Federation = None, folder: Audits = AUDITS) -> None:
 
 
 @app.command()
-def init(path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("federation.toml")) -> None:
-    """Write a commented example of a federation to audit."""
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("federation.toml"),
+    data: Annotated[
+        Path | None, typer.Option(help="Your own CSV, Parquet or .npz file, or folder of pictures.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column to be learnt.")] = None,
+) -> None:
+    """Write a commented configuration to audit: of your own data, or an example."""
     from coterie.audit import session
 
-    session.init(path)
+    session.init(path, data, label)
 
 
 @app.command()

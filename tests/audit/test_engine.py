@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.audit.toy import FAMILY, noise, subject
+from tests.audit.toy import FAMILY, Toy, noise, subject
 
-from coterie.audit import engine, gate
+from coterie.audit import engine, gate, work
 from coterie.audit.engine import audit
 from coterie.audit.family import Claimed, Evidence
 from coterie.audit.frontier import frontier, mark_dominated
 from coterie.audit.result import AuditResult, Check, ClaimVerdict, Defended, FrontierPoint, Measured
-from coterie.audit.subject import label
+from coterie.audit.subject import Subject, label
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
+from coterie.report.html import render
 from coterie.run.config import Choice
+from coterie.run.jobs import JobFailed
 
 
 @pytest.fixture(autouse=True)
 def only_the_toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "all_families", lambda: [FAMILY])
     monkeypatch.setattr(engine, "find", lambda name: FAMILY)
+    monkeypatch.setattr(work, "find", lambda name: FAMILY)
 
 
 def run(folder: Path, **values: object) -> AuditResult:
@@ -197,3 +201,55 @@ def test_a_choice_reads_like_words() -> None:
         }
     )
     assert label(choice) == "IFCA (clusters 4, exact, no poisson, local (steps 3, lr 0.1), mix (1 2))"
+
+
+class Picky(Toy):
+    """Does not go with strong noise, and warns of weak."""
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        strength = defence.options.get("strength", 0.0)
+        if strength > 3:
+            raise InvalidInput(f"strength={strength} is too much for this federation")
+        if strength:
+            warnings.warn(f"strength={strength} is little", UserWarning, stacklevel=1)
+        if subject.model.options.get("hidden") == 0:
+            raise InvalidInput("hidden=0 cannot be trained")
+        return super().measure(subject, defence, seed)
+
+
+@pytest.fixture
+def picky(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "all_families", lambda: [Picky()])
+    for module in (engine, work):
+        monkeypatch.setattr(module, "find", lambda name: Picky())
+
+
+@pytest.mark.usefixtures("picky")
+def test_a_defence_that_does_not_fit_is_left_out_and_says_so(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert [row.defence for row in result.defended] == ["none", "noise (strength 1)"]
+    assert result.left_out == {"toy under noise (strength 4)": "strength=4.0 is too much for this federation"}
+    assert result.warned == {"toy under noise (strength 1)": "UserWarning: strength=1.0 is little"}
+    page = render(result)
+    assert "is too much for this federation" in page
+    assert "Warnings on the way" in page
+
+
+@pytest.mark.usefixtures("picky")
+def test_what_the_user_named_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match=r"strength=4\.0 is too much"):
+        run(tmp_path, defence={"kind": "noise", "strength": 4.0})
+    with pytest.raises(JobFailed, match="hidden=0 cannot be trained"):
+        run(tmp_path, model={"kind": "fcnn", "hidden": 0}, audit={"families": ["toy"]})
+
+
+@pytest.mark.usefixtures("picky")
+def test_an_audit_of_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no attack could be run: toy: hidden=0 cannot be trained"):
+        run(tmp_path, model={"kind": "fcnn", "hidden": 0})
+
+
+@pytest.mark.usefixtures("picky")
+def test_the_frontier_goes_without_settings_that_do_not_fit(tmp_path: Path) -> None:
+    (found,) = frontier(subject(), [Picky()], tmp_path)
+    assert [point.note for point in found.points] == ["", "strength 0.5", "strength 1"]

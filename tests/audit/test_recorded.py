@@ -20,12 +20,12 @@ from coterie.audit.recorded import (
     RECORDER,
     TRUTH,
     Recording,
-    as_toml,
     clusters_stand_for,
     open_recording,
     truth_of,
 )
 from coterie.audit.result import AuditResult
+from coterie.audit.toml import document
 from coterie.data.auxiliary import reserve
 from coterie.data.federation import Examples
 from coterie.data.partition.property import PROPERTY, PropertySplit
@@ -67,7 +67,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tables = {key: DIGITS[key] for key in ("name", "model", "trainer")}
     tables["data"] = {"kind": "arrays", "path": "held/held.npz"}  # as seen from the recording's folder
     tables["recorded"] = {"truth": TRUTH, "serves": {str(key): value for key, value in served.items()}}
-    (folder / DESCRIPTION).write_text(as_toml(tables))
+    (folder / DESCRIPTION).write_text(document(tables))
     (folder / TRUTH).write_text(json.dumps(truth_of(folder, federation)))
     (folder / "held").mkdir()
     write_arrays(folder / "held/held.npz", auxiliary.whole())
@@ -187,7 +187,7 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
         "audit": {"property": {"tag": PROPERTY, "value": 1}},
         "recorded": {"truth": TRUTH, "warmup": 4},
     }
-    (recording / DESCRIPTION).write_text(as_toml(description))
+    (recording / DESCRIPTION).write_text(document(description))
     (recording / TRUTH).write_text(json.dumps(truth))
     result = audited(tmp_path, recording)
     (leak,) = result.leaks
@@ -221,7 +221,7 @@ def test_the_truth_of_a_property_is_who_used_it_in_which_cluster(tmp_path: Path)
 
 
 def test_train_writes_a_recording_that_audit_attacks(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(as_toml({key: DIGITS[key] for key in DIGITS}))
+    (tmp_path / "c.toml").write_text(document({key: DIGITS[key] for key in DIGITS}))
     done = coterie(tmp_path, "train", "c.toml", "--record", "messages")
     assert done.returncode == 0, done.stderr
     again = coterie(tmp_path, "train", "c.toml", "--record", "messages")

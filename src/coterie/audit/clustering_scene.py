@@ -13,9 +13,9 @@ from torch import Tensor
 from coterie.audit.curves import as_png
 from coterie.audit.family import Family
 from coterie.audit.recorded import Recording
+from coterie.audit.scene import held_back
 from coterie.audit.subject import Subject
 from coterie.cluster import run_clustering
-from coterie.data.auxiliary import reserve
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.defences.central_noise import CentralNoise
 from coterie.defences.distributed_noise import DistributedNoise
@@ -35,7 +35,6 @@ from coterie.wire.tape import Tape
 
 KIND = "noisy_sums"
 PLACES = {"server": CentralNoise, "shared": DistributedNoise, "client": LocalNoise}
-PER_CLASS = 20  # public examples a class, from which the server has its centres and the clipping bound
 DELTA = 1e-6
 
 
@@ -75,7 +74,7 @@ class Scene:
     @staticmethod
     def of(subject: Subject, seed: int) -> Scene:
         rng = Rng.seeded(seed)
-        auxiliary, examples = reserve(subject.examples(seed), PER_CLASS, rng)
+        auxiliary, examples = held_back(subject.examples(seed), rng)
         public = auxiliary.whole().x.flatten(1)
         found = weighted_kmeans(public, torch.ones(len(public)), examples.classes, rng.child("centres"))
         centres = found.centres[0]

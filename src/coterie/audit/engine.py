@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.audit import curves, gate
+from coterie.audit import curves, gate, work
 from coterie.audit.family import Claimed, Evidence, Family, Scored, all_families, find
 from coterie.audit.recorded import Recording
 from coterie.audit.result import (
@@ -30,7 +30,7 @@ from coterie.measure.claims import Outcome
 from coterie.measure.judge import t_interval
 from coterie.run.config import Choice
 from coterie.run.folder import versions
-from coterie.run.jobs import Job, Progress, Result, run_jobs
+from coterie.run.jobs import Progress
 
 
 def audit(
@@ -47,11 +47,11 @@ def audit(
     check_limits(subject.limits, gate.known_limits(all_families()))
     subject.rehearse()
     plan = [(family, choice) for family in chosen for choice in settings(family, subject)]
-    results = run_jobs(jobs_of(plan, subject), folder / subject.fingerprint, processes=processes, progress=progress)
-    found = [(family, choice, evidence_of(family.name, choice, subject.seeds, results)) for family, choice in plan]
+    shown = work.run(plan, subject, folder, processes=processes, progress=progress)
+    found, run = shown.found, list(dict.fromkeys(family for family, _, _ in shown.found))
 
     def launched(family: Family, choice: Choice) -> bool:
-        return label(choice) == label(configured(family, subject))
+        return label(choice) == label(work.configured(family, subject))
 
     return AuditResult(
         title=f"Audit of {subject.name}",
@@ -62,8 +62,9 @@ def audit(
         galleries=curves.galleries(found),
         suspected=[Suspected(**row) for family, choice, evidence in found for row in evidence[0].suspected],
         checks=gate.checks(subject, [(family, rows) for family, choice, rows in found if launched(family, choice)]),
-        methods=[Method(family.name, family.paper, family.question, family.threat, family.method) for family in chosen],
-        left_out=left_out,
+        methods=[Method(family.name, family.paper, family.question, family.threat, family.method) for family in run],
+        left_out={**left_out, **shown.refused},
+        warned=shown.warned,
         reproduce={
             "command": command,
             "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
@@ -95,50 +96,8 @@ def settings(family: Family, subject: Subject) -> list[Choice]:
     if subject.recorded:
         return [subject.defence]
     compare = [choice for choice in subject.audit.compare if family.accepts(choice)] or family.defences(subject)
-    rows = [Choice(kind="none"), configured(family, subject), *compare]
+    rows = [Choice(kind="none"), work.configured(family, subject), *compare]
     return list({label(choice): choice for choice in rows}.values())
-
-
-def configured(family: Family, subject: Subject) -> Choice:
-    """The defence that is to be launched with, where it has a place in this family; else none."""
-    return subject.defence if subject.recorded or family.accepts(subject.defence) else Choice(kind="none")
-
-
-def jobs_of(plan: Iterable[tuple[Family, Choice]], subject: Subject) -> list[Job]:
-    """One job a family, defence and seed."""
-    values = {"subject": subject.model_dump()}
-    return [
-        Job(
-            key_of(family.name, choice, seed),
-            run_one,
-            values | {"family": family.name, "defence": choice.model_dump(), "seed": subject.seed + seed},
-        )
-        for family, choice in plan
-        for seed in range(subject.seeds)
-    ]
-
-
-def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int) -> Result:
-    """One job, from plain values, in a process of its own."""
-    asked, chosen = Subject.model_validate(subject), find(family)
-    if asked.recorded:
-        return chosen.replay(Recording(asked), seed).plain()
-    return chosen.measure(asked, Choice.model_validate(defence), seed).plain()
-
-
-def key_of(family: str, choice: Choice, seed: int) -> str:
-    text = f"{family}/{label(choice)}-seed{seed}"
-    return "".join(letter if letter.isalnum() or letter in "/.=+,-_" else "_" for letter in text)
-
-
-def evidence_of(family: str, choice: Choice, seeds: int, results: Mapping[str, Result]) -> list[Evidence]:
-    return [evidence_from(results[key_of(family, choice, seed)]) for seed in range(seeds)]
-
-
-def evidence_from(row: Result) -> Evidence:
-    claim = row["claim"]
-    scored = [Scored(**one) for one in row["scored"]]
-    return Evidence(**row | {"scored": scored, "claim": None if claim is None else Claimed(**claim)})
 
 
 def leaks(family: Family, choice: Choice, evidence: Sequence[Evidence]) -> list[Leak]:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.audit.engine import capital, evidence_of, jobs_of, score_of, utility_of
+from coterie.audit import work
+from coterie.audit.engine import capital, score_of, utility_of
 from coterie.audit.family import Evidence, Family
 from coterie.audit.result import Frontier, FrontierPoint
 from coterie.audit.subject import NAMES, Subject, in_words, label
 from coterie.errors import InvalidInput
 from coterie.run.config import Choice
-from coterie.run.jobs import Progress, run_jobs
+from coterie.run.jobs import Progress
 
 
 def frontier(
@@ -27,18 +28,20 @@ def frontier(
         raise InvalidInput(
             f"families={[family.name for family in families]} have no defence whose strength can be swept"
         )
-    jobs = jobs_of([(family, choice) for family in swept for choice, _ in sweeps[family.name]], subject)
-    results = run_jobs(jobs, folder / subject.fingerprint, progress=progress)
+    plan = [(family, choice) for family in swept for choice, _ in sweeps[family.name]]
+    shown = work.run(plan, subject, folder, progress=progress)
+    strengths = {(name, label(choice)): strength for name, sweep in sweeps.items() for choice, strength in sweep}
     return [
         of_family(
             subject,
             family,
             [
-                (choice, strength, evidence_of(family.name, choice, subject.seeds, results))
-                for choice, strength in sweeps[family.name]
+                (choice, strengths[family.name, label(choice)], evidence)
+                for one, choice, evidence in shown.found
+                if one is family
             ],
         )
-        for family in swept
+        for family in dict.fromkeys(family for family, _, _ in shown.found)
     ]
 
 

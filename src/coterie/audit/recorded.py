@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 import coterie.run.builders  # noqa: F401  (recorded ciphertexts can be read once their classes are known)
+from coterie.audit import toml
 from coterie.audit.family import Scored
 from coterie.audit.subject import RecordedOptions, Subject, read
 from coterie.data.federation import Examples, Federation
@@ -189,7 +190,7 @@ def describe(folder: Path, config: Mapping[str, Any], federation: Federation, ch
         asked = {key: config["partition"][key] for key in ("tag", "value") if key in config["partition"]}
         tables["audit"] = {"property": asked}
         options["warmup"] = config["partition"].get("warmup", 0)
-    text = f"{HEADER}{as_toml(tables | {'recorded': options})}"
+    text = f"{HEADER}{toml.document(tables | {'recorded': options})}"
     (folder / DESCRIPTION).write_text(text)
     (folder / TRUTH).write_text(json.dumps(truth_of(folder, federation)))
 
@@ -227,21 +228,3 @@ def _used_property(folder: Path, federation: Federation) -> Iterable[tuple[int, 
         for slot in sent.membership.sum(0).nonzero().flatten().tolist():
             members = sent.ids[sent.membership[:, slot] != 0].tolist()
             yield round, slot, bool(using.intersection(members))
-
-
-def as_toml(values: Mapping[str, Any]) -> str:
-    """Tables of plain values; what is None is left out, as TOML has no word for it."""
-    plain = {key: value for key, value in values.items() if not isinstance(value, Mapping) and value is not None}
-    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
-    lines = [f"{key} = {_toml(value)}" for key, value in plain.items()]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items() if value is not None)]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items() if item is not None) + " }"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(value)

@@ -196,7 +196,8 @@ class AuditResult:
     frontiers: Sequence[Frontier] = ()
     checks: Sequence[Check] = ()
     methods: Sequence[Method] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)  # families that were not run, and why
+    left_out: Mapping[str, str] = field(default_factory=dict)  # families, and defences, that were not run, and why
+    warned: Mapping[str, str] = field(default_factory=dict)  # what was warned of on the way, by what it concerns
     reproduce: Mapping[str, str] = field(default_factory=dict)  # command, seed, versions, duration, created
     recorded: bool = False  # attacked as it was written down, not trained here
 

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from coterie.audit.family import Claimed, Evidence, Scored
-from coterie.data.federation import Federation
+from coterie.data.auxiliary import Auxiliary, reserve
+from coterie.data.federation import Examples, Federation
 from coterie.flow.drive import Tamperer, drive
 from coterie.flow.guarantee import Guarantee
 from coterie.flow.guard import Defence
@@ -25,7 +28,14 @@ from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
 DELTA = 1e-5
+PER_CLASS = 20  # examples of each class that a server holds
 POINTS = 10  # of a curve over rounds
+
+
+def held_back(examples: Examples, rng: Rng) -> tuple[Auxiliary, Examples]:
+    """What the server has of its own, and what clients are made of: of a small class it has the smaller part."""
+    smallest = int(torch.bincount(examples.y, minlength=examples.classes).min())
+    return reserve(examples, max(1, min(PER_CLASS, smallest // 4)), rng)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from coterie.audit.engine import admitted, audit
 from coterie.audit.frontier import frontier
 from coterie.audit.recorded import open_recording
 from coterie.audit.result import AuditResult
+from coterie.audit.starter import fitted
 from coterie.audit.subject import Subject, parse, read
 from coterie.errors import InvalidInput
 from coterie.report.html import render
@@ -35,11 +36,17 @@ def subject_of(path: Path | None) -> Subject:
     return read(path) if path else parse(tomllib.loads(example_text()), "example.toml")
 
 
-def init(path: Path) -> None:
+def init(path: Path, data: Path | None = None, label: str | None = None) -> None:
     if path.exists():
         raise InvalidInput(f"{path} exists already; name another file")
-    write_atomically(path, example_text().encode())
-    console.print(f"wrote {path}; edit it, then run `coterie audit {path}`")
+    if data is None and label is not None:
+        raise InvalidInput(
+            f"label={label!r} is a column of what file? Name it: coterie init --data FILE --label {label}"
+        )
+    text = example_text() if data is None else fitted(data, label)
+    write_atomically(path, text.encode())
+    what = "an example" if data is None else f"a federation of {data.name}"
+    console.print(f"wrote {path}, {what}; look at it, then run `coterie audit {path}`", soft_wrap=True)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from coterie import __version__
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.run import registry
-from coterie.run.config import Choice, Config, validate
+from coterie.run.config import Choice, Config, beside, validate
 
 FEW = 4  # examples that a user's own model is tried on
 
@@ -117,7 +117,6 @@ def parse(values: dict[str, Any], where: str) -> Subject:
 
 
 def read(path: Path) -> Subject:
-    """A user's data file may be named as it is seen from the configuration's folder, or from where one stands."""
     try:
         subject = parse(tomllib.loads(path.read_text()), str(path))
     except FileNotFoundError as error:
@@ -126,11 +125,7 @@ def read(path: Path) -> Subject:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
-    options = subject.data.options
-    if "path" not in options or "folder" in options:
-        return subject
-    beside = Choice.model_validate({"kind": subject.data.kind, "folder": str(path.parent), **options})
-    return subject.model_copy(update={"data": beside})
+    return beside(subject, path)
 
 
 NAMES = {
@@ -148,6 +143,9 @@ NAMES = {
 }
 
 
+WORDS = {"server": "the server", "shared": "clients together", "client": "each client", "secure_sums": "secure sums"}
+
+
 def label(choice: Choice) -> str:
     """A choice in a few words: its kind and options, for people."""
     name = NAMES.get(choice.kind, choice.kind)
@@ -160,7 +158,9 @@ def in_words(value: Any) -> str:
         return ", ".join(_option(str(key).replace("_", " "), item) for key, item in value.items())
     if isinstance(value, list | tuple):
         return " ".join(in_words(item) for item in value)
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g}"
+    return WORDS.get(str(value), str(value))
 
 
 def _option(name: str, value: Any) -> str:

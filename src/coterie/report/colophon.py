@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coterie.audit.result import AuditResult, Measured, counted
-from coterie.report.markup import Html, element
+from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, measured, row, section, table
 from coterie.report.values import capital, number
 
@@ -66,12 +66,13 @@ def methods(result: AuditResult) -> Html:
     )
 
 
-def left_out(left: Mapping[str, str]) -> Html:
+def left_out(left: Mapping[str, str], warned: Mapping[str, str]) -> Html:
     return section(
         "left-out",
         "What was left out, and why",
         "" if left else "Nothing: every attack that the project has and this federation admits was run.",
         definitions(left.items(), "method") if left else "",
+        join([element("h3", "Warnings on the way"), definitions(warned.items(), "method")]) if warned else "",
     )
 
 

@@ -13,6 +13,7 @@ from coterie.report.values import (
     HEAT_LEVELS,
     MISSING,
     capital,
+    chance_of,
     defence_name,
     heat_level,
     interval,
@@ -46,9 +47,9 @@ def _scale() -> Html:
 
 def _family(family: str, found: Sequence[Leak]) -> Html:
     defences = list(dict.fromkeys(leak.defence for leak in found))
-    rows: dict[tuple[str, str, str, bool, float], list[Leak]] = {}
+    rows: dict[tuple[str, str, str, bool], list[Leak]] = {}
     for leak in found:
-        rows.setdefault((leak.attack, leak.adversary, leak.measure, leak.control, leak.chance), []).append(leak)
+        rows.setdefault((leak.attack, leak.adversary, leak.measure, leak.control), []).append(leak)
     heads = [element("th", defence_name(name), scope="col", data_defence=name) for name in defences]
     body = [_row(family, here, defences) for here in rows.values()]
     name = f"{family}: attacks against defences"
@@ -75,7 +76,7 @@ def _row(family: str, found: Sequence[Leak], defences: Sequence[str]) -> Html:
         element("span", capital(one.attack), class_="attack"),
         join([" ", badge("control", "◇", "control")]) if one.control else None,
         element("span", one.adversary, class_="by"),
-        element("span", f"{one.measure}, chance {number(one.chance)}", class_="by"),
+        element("span", f"{one.measure}, {chance_of(found)}", class_="by"),
         scope="row",
     )
     cells = []

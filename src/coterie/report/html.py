@@ -34,7 +34,7 @@ def render(result: AuditResult, tables: Sequence[Reproduction] = ()) -> str:
         "Curves": figures.plots(result, slots),
         "Gallery": figures.galleries(result),
         "Method": colophon.methods(result),
-        "Left out": colophon.left_out(result.left_out),
+        "Left out": colophon.left_out(result.left_out, result.warned),
         "Papers": colophon.reproductions(tables),
         "Reproduce": colophon.reproduce(result.reproduce),
     }

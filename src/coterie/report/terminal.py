@@ -16,6 +16,7 @@ from coterie.report.values import (
     GLYPHS,
     MISSING,
     capital,
+    chance_of,
     defence_name,
     guarantee,
     heat_level,
@@ -55,6 +56,8 @@ def show(result: AuditResult, console: Console) -> None:
         console.print(gate_table(result))
     for name, why in result.left_out.items():
         console.print(_text(f"Left out: {name} ({why})", "dim"))
+    for name, text in result.warned.items():
+        console.print(_text(f"Warned: {name} ({text})", "dim"))
     for found in result.frontiers:
         console.print(_text(found.recommendation))
     console.print(_text(result.headline, "bold"))
@@ -72,12 +75,12 @@ def _leaks(family: str, found: Sequence[Leak]) -> Table:
     table.add_column("attack", overflow="fold")
     for name in defences:
         table.add_column(_text(defence_name(name)), overflow="fold")
-    rows: dict[tuple[str, str, str, bool, float], list[Leak]] = {}
+    rows: dict[tuple[str, str, str, bool], list[Leak]] = {}
     for leak in found:
-        rows.setdefault((leak.attack, leak.adversary, leak.measure, leak.control, leak.chance), []).append(leak)
-    for (attack, adversary, measure, control, chance), here in rows.items():
+        rows.setdefault((leak.attack, leak.adversary, leak.measure, leak.control), []).append(leak)
+    for (attack, adversary, measure, control), here in rows.items():
         mark = " (control)" if control else ""
-        label = _text(f"{attack}{mark}\n{adversary}\n{measure}, chance {number(chance)}", "dim" if control else "")
+        label = _text(f"{attack}{mark}\n{adversary}\n{measure}, {chance_of(here)}", "dim" if control else "")
         table.add_row(label, *[_cells([leak for leak in here if leak.defence == name]) for name in defences])
     return table
 

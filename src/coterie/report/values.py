@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from coterie.audit.result import Check, ClaimVerdict, Leak, Measured
 
@@ -95,6 +96,12 @@ def power(value: float) -> str:
 
 def verdict(leak: Leak) -> str:
     return MISSING if math.isnan(leak.score.value) else leak.verdict
+
+
+def chance_of(found: Sequence[Leak]) -> str:
+    """What guessing scores, which may differ from run to run where it depends on how many clusters came about."""
+    low, high = min(leak.chance for leak in found), max(leak.chance for leak in found)
+    return f"chance {number(low)}" + (f" to {number(high)}" if high - low > 5e-4 else "")
 
 
 def guarantee(claim: ClaimVerdict | None) -> str:

@@ -101,6 +101,7 @@ def build_model(choice: Choice, examples: Examples) -> Model:
     return as_model(registry.build(target, options, f"model {choice.kind!r}"))
 
 
+AUDITS_OWN = ("audit", "limits", "recorded")  # one file serves `coterie train` and `coterie audit`
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
@@ -131,4 +132,15 @@ def read(path: Path) -> Config:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
-    return parse(values, str(path))
+    for table in AUDITS_OWN:
+        values.pop(table, None)
+    return beside(parse(values, str(path)), path)
+
+
+def beside(config: AnyConfig, path: Path) -> AnyConfig:
+    """A user's data file may be named as it is seen from the configuration's folder, or from where one stands."""
+    options = config.data.options
+    if "path" not in options or "folder" in options:
+        return config
+    data = Choice.model_validate({"kind": config.data.kind, "folder": str(path.parent), **options})
+    return config.model_copy(update={"data": data})

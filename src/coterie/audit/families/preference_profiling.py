@@ -19,9 +19,9 @@ from coterie.attacks.updates import Imitation
 from coterie.audit.family import Evidence, Family, Scored
 from coterie.audit.recorded import Recording, clusters_stand_for
 from coterie.audit.result import Suspected
-from coterie.audit.scene import DELTA, claimed, play
+from coterie.audit.scene import DELTA, claimed, held_back, play
 from coterie.audit.subject import Subject
-from coterie.data.auxiliary import Auxiliary, reserve
+from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.flow.rng import Rng
 from coterie.measure.judge import Finding, Labels, judge
@@ -31,7 +31,6 @@ from coterie.run import registry
 from coterie.run.config import Choice
 from coterie.wire.view import View
 
-PER_CLASS = 20  # examples of each class that the server holds
 ROUNDS = 12
 RETRAIN_EVERY = 4  # rounds between those whose models are profiled, for the curve over rounds
 SERVER, KNEW = CURIOUS_SERVER.name, CURIOUS_SERVER.knows
@@ -97,7 +96,7 @@ class PreferenceProfiling(Family):
 
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         rng = Rng.seeded(seed)
-        auxiliary, examples = reserve(subject.examples(seed), PER_CLASS, rng)
+        auxiliary, examples = held_back(subject.examples(seed), rng)
         federation = subject.partitioned(examples, seed)
         model = subject.built_model(examples)
         trainer = subject.protocol(subject.trainers[0])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,13 +54,16 @@ class Table(OwnFile):
     """A CSV or Parquet file: one column is the label, others are features, some may be tags instead.
 
     Numbers are standardised over all rows unless ``standardise`` is off; text and truth values become one column of
-    zeros and ones a value. Tags are numbered and are not features. Rows with gaps raise, or go with ``drop_gaps``.
+    zeros and ones a value. Tags are numbered in sorted order and are not features. ``above`` makes a further tag of a
+    column of numbers, 1 where it lies above the bound, and leaves it a feature. Rows with gaps raise, or go with
+    ``drop_gaps``.
     """
 
     path: Path
     label: str
     tags: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    above: Mapping[str, float] = field(default_factory=dict)
     standardise: bool = True
     drop_gaps: bool = False
 
@@ -78,12 +82,13 @@ class Table(OwnFile):
             y=y,
             classes=len(names),
             name=folder.stem,
-            tags={tag: integers(np.unique(frame[tag].to_numpy(), return_inverse=True)[1]) for tag in self.tags},
+            tags={tag: integers(np.unique(frame[tag].to_numpy(), return_inverse=True)[1]) for tag in self.tags}
+            | {tag: integers(self.numbers(frame[tag]) > bound) for tag, bound in self.above.items()},
             label_names=names,
         )
 
     def without_gaps(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-        for column in (self.label, *self.tags, *self.drop):
+        for column in (self.label, *self.tags, *self.drop, *self.above):
             require(column in frame.columns, f"column of {path.name}", column, nearest(column, frame.columns))
         frame = frame.drop(columns=list(self.drop))
         gaps = frame.isna().sum()
@@ -94,6 +99,14 @@ class Table(OwnFile):
                 "leave the column out with drop=..., or leave those rows out with drop_gaps=True"
             )
         return frame.dropna()
+
+    def numbers(self, column: pd.Series[Any]) -> NDArray[np.float64]:
+        from pandas.api import types
+
+        require(
+            types.is_numeric_dtype(column), "column in above", column.name, "holds no numbers; make it a tag instead"
+        )
+        return column.to_numpy(np.float64)
 
     def labels(self, column: pd.Series[Any]) -> tuple[torch.Tensor, tuple[str, ...]]:
         values, codes = np.unique(column.to_numpy(), return_inverse=True)

@@ -1,0 +1,149 @@
+"""`coterie init` for a user's own data: a configuration that fits the file, with what had to be guessed said beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.audit import toml
+from coterie.data.federation import Examples
+from coterie.data.sources.base import describe
+from coterie.data.sources.own import MOST_VALUES, Arrays, ImageFolder, Table, read_frame
+from coterie.errors import DataMissing, InvalidInput, nearest, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_SETS, ROWS_A_CLIENT = 5, 40
+FEW_VALUES = 10  # a column with no more than these is taken as it is; one of more numbers is cut
+SHARES = (0.1, 0.5)  # how common a property should be
+CUT = 0.7  # the quantile above which a number counts as having the property
+LEAST_OF_A_CLASS = 6  # rows with the property, and as many without, so that their label mixes can be matched
+MOST_GAPS = 0.3  # the share of gaps from which on a column is left out
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something about a row that nobody trains for: how it is asked for, and who has it."""
+
+    tag: str
+    value: int
+    says: str  # in words
+    option: dict[str, Any]  # what the data must be told for it
+    has: NDArray[np.bool_]
+
+
+def fitted(path: Path, label: str | None) -> str:
+    """The text of a configuration for this table, these arrays or these pictures."""
+    if not path.exists():
+        raise DataMissing(f"data={path} does not exist; name a .csv, .parquet or .npz file, or a folder of pictures")
+    if path.is_dir():
+        return _text(path, {"kind": "images", "path": str(path)}, ImageFolder(path).load(), None)
+    if path.suffix == ".npz":
+        examples = Arrays(path).load()
+        return _text(path, {"kind": "arrays", "path": str(path)}, examples, _best(_of_tags(examples), examples))
+    return _of_table(path, label)
+
+
+def _of_table(path: Path, label: str | None) -> str:
+    frame = read_frame(path)
+    if label is None:
+        raise InvalidInput(f"say which column of {path.name} is to be learnt: --label ONE_OF {list(frame.columns)}")
+    require(label in frame.columns, f"label, a column of {path.name},", label, nearest(label, frame.columns))
+    table = Table(path, label, drop=tuple(_useless(frame.drop(columns=label))))
+    table = replace(table, drop_gaps=bool(frame.drop(columns=list(table.drop)).isna().any(axis=None)))
+    examples = table.load()
+    kept = frame.drop(columns=list(table.drop)).dropna()
+    found = _best(_of_columns(kept.drop(columns=label)), examples)
+    data: dict[str, Any] = {"kind": "table", "path": str(path), "label": label}
+    if table.drop:
+        data["drop"] = list(table.drop)
+    if table.drop_gaps:
+        data["drop_gaps"] = True
+    return _text(path, data, examples, found)
+
+
+def _useless(frame: pd.DataFrame) -> Iterator[str]:
+    """Columns that nothing can be learnt from as they are: keys, dates, free text, mostly gaps, one value only."""
+    from pandas.api import types
+
+    for name in frame.columns:
+        column = frame[name]
+        values = column.nunique()
+        key = types.is_integer_dtype(column) and values == len(column) and bool(column.is_monotonic_increasing)
+        text = not types.is_numeric_dtype(column) and values > MOST_VALUES
+        if key or text or values < 2 or types.is_datetime64_any_dtype(column) or column.isna().mean() > MOST_GAPS:
+            yield str(name)
+
+
+def _text(path: Path, data: dict[str, Any], examples: Examples, found: Property | None) -> str:
+    sets = min(examples.classes, MOST_SETS)
+    clients = sets * min(4, max(2, len(examples) // (ROWS_A_CLIENT * sets)))
+    asked = "# property = { tag = ..., value = ... }   # no column was found that would do; see docs/audit.md"
+    if found is not None:
+        data |= found.option
+        words = f"# What a curious client would like to know of another's rows: {found.says}. Name what matters to you."
+        asked = f"{words}\nproperty = {toml.value_of({'tag': found.tag, 'value': found.value})}"
+    template = Template(resources.files("coterie.audit").joinpath("starter.toml").read_text())
+    return template.substitute(
+        path=path.name,
+        about=describe(examples),
+        name=path.stem,
+        data=toml.entries(data),
+        sets=sets,
+        clients=clients,
+        batch=32 if len(examples) >= 50 * clients else 16,
+        property=asked,
+    )
+
+
+def _best(candidates: Iterator[Property], examples: Examples) -> Property | None:
+    """The one that has least to do with the label: recognising labels must not pass for recognising the property."""
+    classes = np.eye(examples.classes, dtype=bool)[examples.y.numpy()]  # (rows, classes)
+    best, least = None, np.inf
+    for found in candidates:
+        with_it = (classes & found.has[:, None]).sum(0)
+        without = classes.sum(0) - with_it
+        if min(with_it.min(), without.min()) < LEAST_OF_A_CLASS:
+            continue
+        rates = with_it / classes.sum(0)
+        if rates.max() - rates.min() < least:
+            best, least = found, rates.max() - rates.min()
+    return best
+
+
+def _common(has: NDArray[np.bool_]) -> bool:
+    return bool(SHARES[0] <= has.mean() <= SHARES[1])
+
+
+def _of_tags(examples: Examples) -> Iterator[Property]:
+    for name, values in examples.tags.items():
+        for value in values.unique().tolist()[:FEW_VALUES]:
+            has = (values == value).numpy()
+            if _common(has):
+                yield Property(name, value, f"{name} is {value}", {}, has)
+
+
+def _of_columns(frame: pd.DataFrame) -> Iterator[Property]:
+    """A value of a column with few, or the upper end of one with many numbers."""
+    from pandas.api import types
+
+    for name in map(str, frame.columns):
+        column = frame[name]
+        if column.nunique() <= FEW_VALUES:
+            known, codes = np.unique(column.to_numpy(), return_inverse=True)
+            for number, value in enumerate(known):
+                if _common(codes == number):
+                    yield Property(name, number, f"{name} is {value}", {"tags": [name]}, codes == number)
+        elif types.is_numeric_dtype(column):
+            cut = float(f"{column.quantile(CUT):.3g}")
+            has = column.to_numpy(np.float64) > cut
+            if _common(has):
+                yield Property(name, 1, f"{name} above {cut:g}", {"above": {name: cut}}, has)

@@ -1,0 +1,125 @@
+"""Families under defences with seeds, as jobs: what each of them showed, and what did not fit this federation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.audit.curves import Found
+from coterie.audit.family import Claimed, Evidence, Family, Scored, find
+from coterie.audit.recorded import Recording
+from coterie.audit.subject import Subject, label
+from coterie.errors import Diverged, InvalidInput
+from coterie.run.config import Choice
+from coterie.run.jobs import Job, Progress, Result, run_jobs
+
+REFUSED, WARNED = "refused", "warned"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was found, what was left out because it does not fit, and warnings on the way, by what they concern."""
+
+    found: Sequence[Found] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    warned: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(
+    plan: Sequence[tuple[Family, Choice]],
+    subject: Subject,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Shown:
+    """Jobs whose results the folder holds for these very settings are not run again."""
+    jobs = jobs_of(plan, subject)
+    results = run_jobs(jobs, folder / subject.fingerprint, processes=processes, progress=progress)
+    refused: dict[str, str] = {}
+    warned: dict[str, str] = {}
+    found: list[Found] = []
+    for family, choice in plan:
+        rows = [results[key_of(family.name, choice, seed)] for seed in range(subject.seeds)]
+        name = family.name if choice.kind == "none" else f"{family.name} under {label(choice)}"
+        reasons = [row[REFUSED] for row in rows if REFUSED in row]
+        told = list(dict.fromkeys(text for row in rows for text in row.get(WARNED, ())))
+        if family.name in refused:  # nothing to compare a defence with
+            continue
+        if reasons:
+            refused[name] = reasons[0]
+            continue
+        if told:
+            warned[name] = told[0] + (f" (and {len(told) - 1} more of the kind)" if len(told) > 1 else "")
+        found.append((family, choice, [evidence_from(row) for row in rows]))
+    if plan and not found:
+        raise InvalidInput(f"no attack could be run: {'; '.join(f'{name}: {why}' for name, why in refused.items())}")
+    return Shown(found, refused, warned)
+
+
+def jobs_of(plan: Iterable[tuple[Family, Choice]], subject: Subject) -> list[Job]:
+    """One job a family, defence and seed."""
+    return [
+        Job(
+            key_of(family.name, choice, seed),
+            run_one,
+            {
+                "family": family.name,
+                "subject": subject.model_dump(),
+                "defence": choice.model_dump(),
+                "seed": subject.seed + seed,
+                "needed": needed(family, choice, subject),
+            },
+        )
+        for family, choice in plan
+        for seed in range(subject.seeds)
+    ]
+
+
+def needed(family: Family, choice: Choice, subject: Subject) -> bool:
+    """Whether the user asked for this by name, so that it must not be left out in silence."""
+    if subject.recorded or family.name in subject.audit.families:
+        return choice.kind == "none" or label(choice) == label(subject.defence)
+    return choice.kind != "none" and label(choice) == label(configured(family, subject))
+
+
+def configured(family: Family, subject: Subject) -> Choice:
+    """The defence that is to be launched with, where it has a place in this family; else none."""
+    return subject.defence if subject.recorded or family.accepts(subject.defence) else Choice(kind="none")
+
+
+def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool) -> Result:
+    """One job, from plain values, in a process of its own."""
+    asked, choice, chosen = Subject.model_validate(subject), Choice.model_validate(defence), find(family)
+    forget_peak()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            evidence = chosen.replay(Recording(asked), seed) if asked.recorded else chosen.measure(asked, choice, seed)
+        except (InvalidInput, Diverged) as error:
+            if needed or (isinstance(error, Diverged) and choice.kind == "none"):
+                raise
+            return {REFUSED: str(error)}
+    return evidence.plain() | {WARNED: [f"{one.category.__name__}: {one.message}" for one in told]}
+
+
+def forget_peak() -> None:
+    """Let the peak of memory count from here on, where the system can: a process runs many jobs."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def key_of(family: str, choice: Choice, seed: int) -> str:
+    text = f"{family}/{label(choice)}-seed{seed}"
+    return "".join(letter if letter.isalnum() or letter in "/.=+,-_" else "_" for letter in text)
+
+
+def evidence_from(row: Result) -> Evidence:
+    claim = row["claim"]
+    scored = [Scored(**one) for one in row["scored"]]
+    values = {key: value for key, value in row.items() if key != WARNED}
+    return Evidence(**values | {"scored": scored, "claim": None if claim is None else Claimed(**claim)})

@@ -1,0 +1,152 @@
+"""A newcomer with data of their own: `coterie init` reads it, and what it writes can be audited as it is."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from sklearn.datasets import load_wine
+from tests.audit.test_families import coterie
+
+from coterie.audit import toml
+from coterie.audit.starter import fitted
+from coterie.audit.subject import Subject, parse, read
+from coterie.errors import CoterieError
+from coterie.run.config import read as read_for_training
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
+
+
+def wine(folder: Path) -> Path:
+    frame: Any = load_wine(as_frame=True).frame
+    frame = frame.rename(columns={"target": "kind"})
+    frame["kind"] = frame["kind"].map({0: "barolo", 1: "grignolino", 2: "barbera"})
+    frame.to_csv(folder / "wine.csv", index=False)
+    return folder / "wine.csv"
+
+
+def written(path: Path, label: str | None = None) -> Subject:
+    return parse(tomllib.loads(fitted(path, label)), "written")
+
+
+def people(count: int = 400) -> pd.DataFrame:
+    draws = np.random.default_rng(0)
+    wealth = draws.normal(size=count)
+    return pd.DataFrame(
+        {
+            "number": np.arange(count) + 7,
+            "name": [f"person {index}" for index in range(count)],
+            "born": pd.date_range("1950-01-01", periods=count).astype(str),
+            "planet": "earth",
+            "height (cm)": draws.normal(170, 10, count).round(1),
+            "wealth": wealth,
+            "hand": draws.choice(["left", "right"], count, p=[0.2, 0.8]),
+            "comment": [None] * (count - 5) + ["x"] * 5,
+            "income": np.where(wealth + draws.normal(scale=0.3, size=count) > 0, "high", "low"),
+        }
+    )
+
+
+def test_the_documented_commands_give_a_report(tmp_path: Path) -> None:
+    """As documented, with one seed instead of three."""
+    wine(tmp_path)
+    (block,) = re.findall(r"^```sh\n(.*?)^```", DOCUMENT.read_text(), re.S | re.M)
+    first, second = [line.split()[1:] for line in block.splitlines()]
+    done = coterie(tmp_path, *first)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "federation.toml"
+    path.write_text(path.read_text().replace("seeds = 3", "seeds = 1"))
+    done = coterie(tmp_path, *second)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr  # those of defences are in the report
+    page = (tmp_path / "runs/audit/wine/report.html").read_text()
+    for family in ("Property inference", "Model acquisition", "Preference profiling", "Membership", "Reconstruction"):
+        assert family in page
+
+
+def test_a_table_is_read_as_a_person_would(tmp_path: Path) -> None:
+    people().to_csv(tmp_path / "people.csv", index=False)
+    subject = written(tmp_path / "people.csv", "income")
+    assert subject.data.options["drop"] == ["number", "name", "born", "planet", "comment"]
+    assert subject.partition.options["sets"] == 2
+    assert subject.partition.options["clients"] == 8  # four of each set
+    examples = subject.examples()
+    assert examples.classes == 2
+    assert subject.audit.property is not None
+    tag = subject.audit.property.tag
+    assert tag in ("hand", "height (cm)")  # wealth makes the income, so it would only tell the label
+    share = float((examples.tags[tag] == subject.audit.property.value).float().mean())
+    assert 0.1 <= share <= 0.5
+
+
+def test_gaps_are_left_out_and_it_says_so(tmp_path: Path) -> None:
+    frame = people()
+    frame.loc[3, "wealth"] = np.nan
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    subject = written(tmp_path / "people.csv", "income")
+    assert subject.data.options["drop_gaps"] is True
+    assert len(subject.examples()) == 399
+
+
+def test_arrays_and_pictures_too(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    y, mark = np.arange(120) % 3, np.arange(120) // 3 % 4 == 0
+    np.savez(tmp_path / "points.npz", x=draws.normal(size=(120, 5)), y=y, mark=mark.astype(int))
+    subject = written(tmp_path / "points.npz")
+    assert subject.audit.property is not None
+    assert (subject.audit.property.tag, subject.audit.property.value) == ("mark", 1)
+    for name in ("cats", "dogs"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(3):
+            levels = draws.integers(0, 255, (8, 8, 3)).astype(np.uint8)
+            Image.fromarray(levels).save(tmp_path / "pictures" / name / f"{number}.png")
+    pictures = written(tmp_path / "pictures")
+    assert pictures.examples().classes == 2
+    assert pictures.audit.property is None
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "message"),
+    [
+        ("people.csv", None, r"say which column of people\.csv is to be learnt: --label ONE_OF \['number'"),
+        ("people.csv", "incme", r"'incme' is unknown; did you mean 'income'"),
+        ("people.csv", "wealth", r"label column 'wealth' has 400 values in 400 rows; that is a measurement"),
+        ("nobody.csv", "income", r"nobody\.csv does not exist; name a \.csv"),
+        ("people.xlsx", "income", r"must end in \.csv"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, name: str, label: str | None, message: str) -> None:
+    people().to_csv(tmp_path / "people.csv", index=False)
+    (tmp_path / "people.xlsx").write_bytes(b"PK")
+    with pytest.raises(CoterieError, match=message):
+        fitted(tmp_path / name, label)
+
+
+def test_a_data_file_is_found_beside_its_configuration(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    wine(folder)
+    (folder / "f.toml").write_text('[data]\nkind = "table"\npath = "wine.csv"\nlabel = "kind"\n')
+    assert len(read(folder / "f.toml").examples()) == 178
+
+
+def test_training_reads_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text(fitted(wine(tmp_path), "kind") + "\n[limits]\nmin_accuracy = 0.9\n")
+    assert read_for_training(tmp_path / "f.toml").partition == read(tmp_path / "f.toml").partition
+
+
+def test_toml_is_read_back_as_it_was() -> None:
+    values: dict[str, Any] = {
+        "name": 'a "quoted" name\nwith ü and 🙂',
+        "number": 1.5,
+        "none": None,
+        "table": {"height (cm)": 170, "on": True, "list": [1, "two"], "inner": {"x y": 0.1, "far": float("inf")}},
+    }
+    back = tomllib.loads(toml.document(values))
+    assert back == {key: value for key, value in values.items() if value is not None}
