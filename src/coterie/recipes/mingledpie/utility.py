@@ -27,8 +27,8 @@ NEEDS = "MNIST, Fashion-MNIST, ... (with --data; what is there is used); else 5,
 DIFFERS = (
     "batches of 50 and homogeneous sets of consecutive classes, neither of which the paper gives; losses are compared "
     "on 50 examples; IFCA starts from models that clients have voted on; ciphertexts are CKKS's mock, which opens to "
-    "the same bits; quick scale runs 30 rounds (CIFAR-10 and Texas100: 5 rounds, 40 clients; CIFAR-100: 2 "
-    "rounds, 10 clients)"
+    "the same bits; quick scale runs 30 rounds; for CIFAR-10 and Texas100 5 with 40 clients, for CIFAR-100 2 "
+    "with 10, which shows that they run: at the paper's learning rate they need hundreds"
 )
 
 
@@ -89,6 +89,9 @@ def table_3(settings: Settings) -> Sequence[Entry]:
     return entries
 
 
+LEARNT = 60.0  # per cent; a client with two classes gets 50 by guessing
+
+
 def table_3_claims(lines: Sequence[Line]) -> Sequence[Claim]:
     ours = {line.row: line.ours for line in lines}
     claims = []
@@ -98,8 +101,14 @@ def table_3_claims(lines: Sequence[Line]) -> Sequence[Claim]:
                 ours.get(f"{name}, {split}, {method}") for method in ("IFCA", "MingledPie", "exact")
             )
             if ifca is not None and mingled is not None and split == "homogeneous":
-                text = f"{name}: mingling costs at most 0.5 points"
-                claims.append(Claim(text, ifca - mingled <= 0.5, f"IFCA {ifca:.2f} %, mingled {mingled:.2f} %"))
+                text, evidence = (
+                    f"{name}: mingling costs at most 0.5 points",
+                    f"IFCA {ifca:.2f} %, mingled {mingled:.2f} %",
+                )
+                if ifca < LEARNT:
+                    claims.append(Claim(text, None, f"{evidence}: neither has learnt enough in so few rounds"))
+                else:
+                    claims.append(Claim(text, ifca - mingled <= 0.5, evidence))
             if ifca is not None and exact is not None:
                 text = f"{name}, {split}: exact mingling costs nothing (0.05 points for roundings on the way)"
                 claims.append(Claim(text, abs(ifca - exact) <= 0.05, f"IFCA {ifca:.2f} %, exact {exact:.2f} %"))
