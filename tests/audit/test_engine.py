@@ -189,6 +189,15 @@ def test_the_headline_counts_in_words(count: int, words: str) -> None:
     assert result.headline.endswith("1 of 1 limit is broken." if count == 1 else "2 of 2 limits are broken.")
 
 
+def test_a_control_that_finds_something_is_in_the_headline(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert "control" not in result.headline
+    fooled = [replace(leak, score=Measured(0.8, 0.7, 0.9)) if leak.control else leak for leak in result.leaks]
+    assert (
+        "A control finds what is not there (toy): those scores prove nothing." in replace(result, leaks=fooled).headline
+    )
+
+
 def test_a_choice_reads_like_words() -> None:
     choice = Choice.model_validate(
         {

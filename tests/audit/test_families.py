@@ -21,7 +21,7 @@ from PIL import Image
 from coterie.audit.clustering_scene import Scene, noise
 from coterie.audit.engine import audit
 from coterie.audit.family import Evidence, all_families, find
-from coterie.audit.session import example_text
+from coterie.audit.session import example_text, init
 from coterie.audit.subject import Subject, parse, read
 from coterie.defences.central_noise import CentralNoise
 from coterie.errors import InvalidInput
@@ -214,8 +214,9 @@ def test_an_audit_goes_on_with_what_was_finished(tmp_path: Path) -> None:
 
 
 def test_init_writes_a_file_that_can_be_audited_and_overwrites_none(tmp_path: Path) -> None:
-    assert coterie(tmp_path, "init").returncode == 0
+    init(tmp_path / "federation.toml")
     assert read(tmp_path / "federation.toml").name == "faces"
-    again = coterie(tmp_path, "init")
-    assert again.returncode == 2
-    assert "exists already" in again.stderr
+    with pytest.raises(InvalidInput, match=r"federation\.toml exists already; name another file"):
+        init(tmp_path / "federation.toml")
+    with pytest.raises(InvalidInput, match=r"label='kind' is a column of what file\?"):
+        init(tmp_path / "other.toml", label="kind")

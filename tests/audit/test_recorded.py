@@ -37,6 +37,7 @@ from coterie.learn.models import fcnn
 from coterie.learn.sgd import Local
 from coterie.measure.judge import judge
 from coterie.protocols.fedavg import FedAvg
+from coterie.run.session import free_recording
 from coterie.run.training import train
 from coterie.wire.tape import Tape
 
@@ -224,8 +225,9 @@ def test_train_writes_a_recording_that_audit_attacks(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(document({key: DIGITS[key] for key in DIGITS}))
     done = coterie(tmp_path, "train", "c.toml", "--record", "messages")
     assert done.returncode == 0, done.stderr
-    again = coterie(tmp_path, "train", "c.toml", "--record", "messages")
-    assert (again.returncode, "is not empty" in again.stderr) == (2, True)
+    with pytest.raises(InvalidInput, match="is not empty; name another folder"):
+        free_recording(tmp_path / "messages", "ifca", 1)
+    assert free_recording(tmp_path / "messages", "ifca", 2) == tmp_path / "messages" / "ifca"
     done = coterie(tmp_path, "audit", "--recorded", "messages", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -69,7 +69,7 @@ def audit(
             "command": command,
             "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "duration": f"{time.monotonic() - started:.0f} s",
+            "this run took": f"{time.monotonic() - started:.0f} s",
             **versions(),
         },
         recorded=subject.recorded is not None,

@@ -209,6 +209,9 @@ class AuditResult:
     def headline(self) -> str:
         """The verdict in a few sentences."""
         parts = [self._leaking()]
+        fooled = list(dict.fromkeys(leak.family for leak in self.leaks if leak.control and leak.verdict == "leaks"))
+        if fooled:
+            parts.append(f"A control finds what is not there ({', '.join(fooled)}): those scores prove nothing.")
         violated = [row for row in self.defended if row.claim and row.claim.outcome is Outcome.VIOLATED]
         if violated:
             verb = "is" if len(violated) == 1 else "are"
