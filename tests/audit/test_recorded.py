@@ -37,8 +37,13 @@ from coterie.learn.models import fcnn
 from coterie.learn.sgd import Local
 from coterie.measure.judge import judge
 from coterie.protocols.fedavg import FedAvg
+from coterie.run import session
+from coterie.run.config import Choice
+from coterie.run.folder import RunFolder
 from coterie.run.session import free_recording
 from coterie.run.training import train
+from coterie.wire.codec import encode
+from coterie.wire.recording import load
 from coterie.wire.tape import Tape
 
 
@@ -54,18 +59,18 @@ def audited(folder: Path, recording: Path) -> AuditResult:
 # -- preference profiling -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_down(folder: Path, defence: dict[str, Any]) -> Path:
     """The federation of the live attack with the seed 0, written down with what its server knows."""
-    folder = tmp_path_factory.mktemp("digits")
-    asked = subject()
+    asked = subject(defence=defence)
     auxiliary, examples = reserve(asked.examples(0), 20, Rng.seeded(0))
     federation = asked.partitioned(examples, 0)
     protocol: Any = asked.protocol(asked.trainers[0])
     tape = Tape([RECORDER], folder)
-    outcome = train(protocol, federation, asked.built_model(examples), seed=0, tape=tape)
+    model, guard = asked.built_model(examples), asked.built_defence()
+    outcome = train(protocol, federation, model, seed=0, defence=guard, tape=tape)
     served = clusters_stand_for(outcome.scores.choices.argmax(1), federation.groups)
     tables = {key: DIGITS[key] for key in ("name", "model", "trainer")}
+    tables["defence"] = defence
     tables["data"] = {"kind": "arrays", "path": "held/held.npz"}  # as seen from the recording's folder
     tables["recorded"] = {"truth": TRUTH, "serves": {str(key): value for key, value in served.items()}}
     (folder / DESCRIPTION).write_text(document(tables))
@@ -73,6 +78,11 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "held").mkdir()
     write_arrays(folder / "held/held.npz", auxiliary.whole())
     return folder
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_down(tmp_path_factory.mktemp("digits"), {"kind": "none"})
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +96,16 @@ def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResul
     assert {leak.attack: leak.score.value for leak in of_digits.leaks} == alone
     assert alone["profiling by identity"] == 1.0
     assert of_digits.headline == "As recorded, this federation leaks to 1 kind of attack (preference profiling)."
+
+
+def test_recorded_ciphertexts_stay_closed(tmp_path: Path) -> None:
+    mingled = {"kind": "mingling", "cipher": "mock"}
+    result = audited(tmp_path, write_down(tmp_path / "messages", mingled))
+    live = find("preference profiling").measure(subject(), Choice.model_validate(mingled), 0).scored
+    alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
+    assert {leak.attack: leak.score.value for leak in result.leaks} == alone
+    assert {leak.defence for leak in result.leaks} == {"mingling (cipher mock)"}
+    assert max(alone.values()) < 0.7  # of 10 clients; undefended it is 1
 
 
 def test_the_interval_is_over_what_was_observed(of_digits: AuditResult) -> None:
@@ -222,7 +242,7 @@ def test_the_truth_of_a_property_is_who_used_it_in_which_cluster(tmp_path: Path)
 
 
 def test_train_writes_a_recording_that_audit_attacks(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(document({key: DIGITS[key] for key in DIGITS}))
+    (tmp_path / "c.toml").write_text(document(DIGITS))
     done = coterie(tmp_path, "train", "c.toml", "--record", "messages")
     assert done.returncode == 0, done.stderr
     with pytest.raises(InvalidInput, match="is not empty; name another folder"):
@@ -235,3 +255,41 @@ def test_train_writes_a_recording_that_audit_attacks(tmp_path: Path) -> None:
     assert result["reproduce"]["command"] == "coterie audit --recorded messages"
     page = (tmp_path / "runs/audit/digits-recorded/report.html").read_text()
     assert "What the attacks suspect" in page
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_recording_that_was_stopped_goes_on_with_its_run(tmp_path: Path) -> None:
+    asked = subject()
+    federation = asked.federation()
+    protocol: Any = asked.protocol(asked.trainers[0])
+
+    def messages(name: str, stops: int | None) -> list[bytes]:
+        run = RunFolder(tmp_path / name)
+        if not run.path.exists():
+            RunFolder.create(run.path, {"config": {}})
+
+        def tell(done: int, newest: object) -> None:
+            if done == stops:
+                raise Stopped
+
+        tape = Tape([RECORDER], tmp_path / f"{name} messages")
+        train(protocol, federation, asked.built_model(federation.examples), folder=run, tape=tape, progress=tell)
+        return [encode(load(path)) for path in sorted((tmp_path / f"{name} messages").glob("*.npz"))]
+
+    whole = messages("whole", None)
+    with pytest.raises(Stopped):
+        messages("stopped", 4)
+    assert messages("stopped", None) == whole
+
+
+def test_resume_finishes_the_description_too(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(document(DIGITS))
+    session.train(tmp_path / "c.toml", tmp_path / "runs", None, tmp_path / "messages")
+    (run,) = (tmp_path / "runs").iterdir()
+    (run / "models.npz").unlink()
+    (tmp_path / "messages" / DESCRIPTION).unlink()
+    session.resume(run)
+    assert open_recording(tmp_path / "messages", None).model == subject().model
