@@ -242,7 +242,7 @@ class FederatedLloyd(_Private):
 
 
 class FedDPKMeans(_Private):
-    """FedDP-KMeans: a start that spends little of the budget, and ``lloyd_steps`` (None: 1 at record level, else 0).
+    """FedDP-KMeans: a start that spends little of the budget, and ``lloyd_steps``, which share the rest.
 
     ``level`` is whose presence is hidden, "record" or "client". ``trust`` says where the noise is added and so who must
     be trusted; ``privacy_spent_`` repeats it beside the epsilon. ``bound`` is the clipping bound about the centres;
@@ -257,7 +257,7 @@ class FedDPKMeans(_Private):
         delta: float = 1e-6,
         level: str | Level = Level.RECORD,
         trust: Trust = Trust.TRUSTED_AGGREGATOR,
-        lloyd_steps: int | None = None,
+        lloyd_steps: int = 1,
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
         random_state: int | None = None,
@@ -286,6 +286,6 @@ class FedDPKMeans(_Private):
 
     def protocol(self, server_data: Tensor) -> feddp_kmeans.FedDPKMeans:
         """What ``fit`` runs."""
-        level = self._level
-        steps = int(level is not Level.CLIENT) if self.lloyd_steps is None else self.lloyd_steps
-        return feddp_kmeans.FedDPKMeans(self.n_clusters, level, server_data=server_data, steps=steps, bound=self.bound)
+        return feddp_kmeans.FedDPKMeans(
+            self.n_clusters, self._level, server_data=server_data, steps=self.lloyd_steps, bound=self.bound
+        )

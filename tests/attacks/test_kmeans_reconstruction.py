@@ -84,7 +84,7 @@ def client_trial(trust: Trust | None, level: Level, seed: int) -> float:
     unit = Unclipped if trust is None else lloyd(level).unit
     view = recorded(federate(points), trust, level, seed)
     guess = ClientReconstruction(0, unit=unit, others=tuple(points[1:])).infer(view, Auxiliary(), Rng.seeded(seed))
-    truth = client_shift(points[0], {"centres": CENTRES}, unit)
+    truth = client_shift(points[0], {"centres": CENTRES})
     return cosines(guess, Originals({0: truth}))[0]
 
 

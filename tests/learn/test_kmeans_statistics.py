@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -110,11 +108,13 @@ def test_outer_products_keep_directions_alone() -> None:
     assert float(as_client.norm()) == pytest.approx(1)
 
 
-def test_a_client_says_its_means_and_where_it_has_points() -> None:
-    """Means (1, 0) about centre 0 and none about centre 1; clipped to norm 0.5 and scaled by it."""
-    points = Points.of([torch.tensor([[1.0, 1.0], [1.0, -1.0]])])
-    facts = {"centres": torch.tensor([[0.0, 0.0], [9.0, 9.0]]), "bound": torch.tensor(0.5)}
-    found = statistics("lloyd 1", facts, points, ClientClip)
-    torch.testing.assert_close(found["sums"][0], torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
-    torch.testing.assert_close(found["counts"][0], torch.tensor([1.0, 0.0]) / math.sqrt(2))
-    torch.testing.assert_close(unscaled("counts", found["counts"][0], facts, ClientClip), torch.tensor([1.0, 0.0]))
+def test_a_client_says_where_its_points_lie_and_not_how_many_it_has() -> None:
+    """Three points about centre 0 that sum to (6, 0), and four about centre 1 that sum to (0, 8): counts (3, 4) / 5,
+    sums (6, 0; 0, 8) / 5, of norm 2 in all, clipped to 0.5."""
+    once = torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], *[[90.0, 92.0]] * 4])
+    facts = {"centres": torch.tensor([[0.0, 0.0], [90.0, 90.0]]), "bound": torch.tensor(0.5)}
+    for points in (once, once.repeat(7, 1)):
+        found = statistics("lloyd 1", facts, Points.of([points]), ClientClip)
+        torch.testing.assert_close(found["sums"][0], torch.tensor([[0.6, 0.0], [0.0, 0.8]]))
+        torch.testing.assert_close(found["counts"][0], torch.tensor([0.6, 0.8]))
+        torch.testing.assert_close(unscaled("sums", found["sums"][0], facts, ClientClip), found["sums"][0] / 2)

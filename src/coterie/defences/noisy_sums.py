@@ -33,10 +33,10 @@ RECORD_SHARES = {
 CLIENT_SHARES = {
     "outer/outer": 1.0,
     "weights/weights": 0.5,
-    "bound/norms": 0.2,
-    "centres/sums": 2.0,
+    "bound/norms": 0.1,
+    "centres/sums": 0.5,
     "centres/counts": 0.05,
-    "lloyd/sums": 2.0,
+    "lloyd/sums": 1.5,
     "lloyd/counts": 0.05,
 }
 SHARES: Mapping[Level, Mapping[str, float]] = {Level.RECORD: RECORD_SHARES, Level.CLIENT: CLIENT_SHARES}

@@ -8,15 +8,12 @@ knows the algorithm all call these functions.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from coterie.learn.clipping import ClientClip, RecordClip, Unclipped, client_norms, clip_clients
 from coterie.learn.lloyd import (
     Points,
-    cluster_means,
     cluster_sums,
     counts,
     nearest,
@@ -54,11 +51,7 @@ def statistics(kind: str, public: Params, points: Points, unit: Unit) -> dict[st
 
 def unscaled(leaf: str, total: Tensor, public: Params, unit: Unit) -> Tensor:
     """A sum over clients in the data's own measure; weights and outer products are used up to a factor only."""
-    if leaf == "sums" and unit is not Unclipped:
-        return total * public["bound"]
-    if leaf == "counts" and unit is ClientClip:
-        return total * math.sqrt(total.shape[-1])
-    return total
+    return total * public["bound"] if leaf == "sums" and unit is not Unclipped else total
 
 
 def _outer(points: Points, middle: Tensor, unit: Unit) -> Tensor:
@@ -93,24 +86,26 @@ def _norms(points: Points, public: Params, unit: Unit) -> Tensor:
     """Which norm each unit would bring to the step that follows, as a histogram."""
     labels = labels_of(points, public)
     if unit is ClientClip:
-        norms, owners = client_norms(_client_means(points, labels, public["centres"])[0]), torch.arange(points.clients)
+        norms, owners = client_norms(_client_moves(points, labels, public["centres"])[0]), torch.arange(points.clients)
     else:
         norms, owners = record_norms(points.x, public["centres"], labels), points.owners()
     return BINS.histogram(norms, owners, points.clients).value
 
 
-def _client_means(points: Points, labels: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """Each client's cluster means about the centres, and which clusters it has points in, (clients, clusters)."""
+def _client_moves(points: Points, labels: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Each client's sums about the centres and its counts, (clients, clusters, ...), over the norm of its counts.
+
+    So many points have no louder voice. Scott et al. send a client's means, and whether it has points in a cluster: the
+    mean of one point is as long as that of a hundred is short, and it is the long ones that decide the noise.
+    """
     each = counts(points, labels, len(centres))
+    size = client_norms(each).clamp_min(torch.finfo(each.dtype).tiny).unsqueeze(1)
     sums = cluster_sums(points, labels, len(centres), Unclipped(), centres).value
-    return cluster_means(sums, each), (each > 0).float()
+    return sums.div_(size.unsqueeze(2)), each / size
 
 
 def _moves(points: Points, public: Params, unit: Unit) -> dict[str, Tensor]:
-    """Step 3 and Lloyd: sums about the centres, and counts.
-
-    At client level, a client's means and whether it has points, as in Scott et al.: many points have no louder voice.
-    """
+    """Step 3 and Lloyd: sums about the centres, and counts."""
     centres, labels = public["centres"], labels_of(points, public)
     clusters = len(centres)
     if unit is Unclipped:
@@ -120,6 +115,6 @@ def _moves(points: Points, public: Params, unit: Unit) -> dict[str, Tensor]:
     if unit is RecordClip:
         found = cluster_sums(points, labels, clusters, RecordClip(bound), centres)
         return {"sums": found.value.div_(found.l2), "counts": counts(points, labels, clusters)}
-    means, present = _client_means(points, labels, centres)
-    clipped = clip_clients(means, ClientClip(bound))
-    return {"sums": clipped.value / clipped.l2, "counts": present / math.sqrt(clusters)}
+    sums, shares = _client_moves(points, labels, centres)
+    clipped = clip_clients(sums, ClientClip(bound), out=sums)
+    return {"sums": clipped.value.div_(clipped.l2), "counts": shares}

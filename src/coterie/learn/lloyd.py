@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 
 from coterie.errors import InvalidInput, require
 from coterie.learn.clipping import Bounded, Clip, RecordClip, bounded, norm_scales
+from coterie.learn.shrinkage import shrunk
 
 CHUNK_FLOATS = 1 << 20
 """Working memory of one chunk, in floats: 4 MiB stays in the cache, and is long enough for what each chunk costs."""
@@ -272,11 +273,12 @@ def project(x: Tensor, subspace: Tensor, anchor: Tensor | None = None) -> Tensor
     return answer
 
 
-def moved_centres(centres: Tensor, sums: Tensor, counts: Tensor, least: float = 1.0) -> Tensor:
+def moved_centres(centres: Tensor, sums: Tensor, counts: Tensor, least: float = 1.0, noise: float = 0.0) -> Tensor:
     """The new centres from sums about the old ones, (clusters, features).
 
-    A cluster whose (noisy) count is below ``least`` keeps its centre: dividing by noise throws it far away.
+    ``noise`` is the deviation of the sums: a step of which it explains a part is taken only as far as it does not. A
+    cluster whose (noisy) count is below ``least`` keeps its centre: dividing by noise throws it far away.
     """
-    filled = counts >= least
-    step = sums / counts.clamp_min(least).unsqueeze(-1)
+    filled, counts = counts >= least, counts.clamp_min(least)
+    step = shrunk(sums / counts.unsqueeze(-1), torch.zeros_like(centres), noise / counts)
     return torch.where(filled.unsqueeze(-1), centres + step, centres)

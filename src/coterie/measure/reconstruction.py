@@ -10,8 +10,7 @@ from torch import Tensor
 
 from coterie.attacks.reconstruction import Rebuilt
 from coterie.errors import require
-from coterie.learn.clipping import ClientClip
-from coterie.learn.kmeans_statistics import Unit, labels_of
+from coterie.learn.kmeans_statistics import labels_of
 from coterie.learn.lloyd import Points
 from coterie.learn.params import Params
 from coterie.measure.judge import Finding, judge, t_interval
@@ -45,13 +44,6 @@ def finding(found: Sequence[float], attack: str, knew: str = "") -> Finding:
     return Finding(attack, "cosine", sum(found) / len(found), t_interval(list(found)), 0.0, len(found), knew)
 
 
-def client_shift(points: Tensor, public: Params, unit: Unit) -> Tensor:
-    """How far a client's mean lies from what the centres of its points would make it, (features,).
-
-    At client level all clusters in which it has points count alike, as they do in what it sends.
-    """
-    labels = labels_of(Points.of([points]), public)
-    shifts = points - public["centres"][labels]
-    if unit is not ClientClip:
-        return shifts.mean(0)
-    return torch.stack([shifts[labels == label].mean(0) for label in labels.unique()]).mean(0)
+def client_shift(points: Tensor, public: Params) -> Tensor:
+    """How far a client's mean lies from what the centres of its points would make it, (features,)."""
+    return (points - public["centres"][labels_of(Points.of([points]), public)]).mean(0)

@@ -25,6 +25,7 @@ from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Published
 
 RESULT = "result"
+NOBODY = 1e-6  # a count below this is none: a client with a million points in one cluster and one in another says so
 Answer = TypeVar("Answer")
 Steps = Generator[Ask["Clusters"], Replies, Answer]
 
@@ -105,9 +106,9 @@ class Clusterer(Protocol[Clusters]):
         sums = yield from self.ask(kind, names, state, server)
         public = state.get(*names)
         total, heads = (unscaled(leaf, sums.values[leaf][0], public, self.unit).float() for leaf in ("sums", "counts"))
-        noise = torch.full_like(heads, sums.noise.get("counts", 0.0))
-        least = max(1.0, 2 * float(unscaled("counts", noise, public, self.unit)[0]))
-        return state.after(kind, sums, {"centres": moved_centres(public["centres"], total, heads, least)})
+        noise = float(unscaled("sums", torch.tensor(sums.noise.get("sums", 0.0)), public, self.unit))
+        least = max(NOBODY, 2 * sums.noise.get("counts", 0.0))
+        return state.after(kind, sums, {"centres": moved_centres(public["centres"], total, heads, least, noise)})
 
     def find_bound(self, names: Sequence[str], level: float, state: Clusters, server: Server) -> Steps[Clusters]:
         """The norm that this share of the units stays below, from a histogram."""

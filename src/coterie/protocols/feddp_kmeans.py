@@ -11,8 +11,11 @@ from torch import Tensor
 from coterie.errors import require
 from coterie.flow.protocol import Ask, Replies, Server
 from coterie.flow.rng import Rng
+from coterie.learn.clipping import RecordClip
 from coterie.learn.kmeans import weighted_kmeans
-from coterie.learn.lloyd import leading_subspace, project, unpack_symmetric
+from coterie.learn.kmeans_statistics import statistics
+from coterie.learn.lloyd import Points, leading_subspace, project, unpack_symmetric
+from coterie.learn.shrinkage import shrunk
 from coterie.protocols.clustering import Clusterer, Clusters
 
 RESTARTS = 20
@@ -28,13 +31,15 @@ class FedDPKMeans(Clusterer):
     Where we differ from the paper. Vectors are measured from what is already public (the mean of the server's data,
     then the centres released so far), so they are shorter and need less noise. Outer products and, at client level,
     histograms are scaled to norm 1, so only one bound is left to find. All noise is Gaussian, which composes without
-    loss. Server points whose noisy weight is below ``least`` deviations are dropped (the original: below 5).
+    loss. Server points whose noisy weight is below ``least`` deviations are dropped (the original: below 5), if the
+    others are most of the weight. What is released is shrunk towards what the server knew before, by as much as noise
+    explains (``shrunk``): where noise drowns all, the result is a clustering of the server's own points.
     """
 
     server_data: Tensor | None = None
     steps: int = 1
     bound: float | None = None
-    share: float = 0.9
+    share: float = 0.5
     least: float = 3.0
 
     def __post_init__(self) -> None:
@@ -74,7 +79,8 @@ class FedDPKMeans(Clusterer):
     def run(self, state: Clusters, server: Server) -> Generator[Ask[Clusters], Replies, Clusters]:
         if state.round == 0:  # step 1: the subspace in which the points differ most
             sums = yield from self.ask("outer", ["middle"], state, server)
-            state = state.after("outer", sums, self._subspace(state, sums.values["outer"][0]))
+            noise = sums.noise.get("outer", 0.0)
+            state = state.after("outer", sums, self._subspace(state, sums.values["outer"][0], noise))
         if state.round == 1:  # step 2: the server's points, weighed by how many points they stand for
             sums = yield from self.ask("weights", ["middle", "subspace", "known"], state, server)
             noise = sums.noise.get("weights", 0.0)
@@ -90,20 +96,30 @@ class FedDPKMeans(Clusterer):
             state = yield from self.move(f"lloyd {state.round - 3}", names, state, server)
         return (yield from self.publish(state, server))
 
-    def _subspace(self, state: Clusters, packed: Tensor) -> dict[str, Tensor]:
+    def _subspace(self, state: Clusters, packed: Tensor, noise: float) -> dict[str, Tensor]:
+        """The leading directions of the noisy sum, shrunk towards that of the server's own points at its best scale."""
         assert self.server_data is not None
         middle, features = state.known["middle"][0], self.server_data.shape[1]
-        subspace = leading_subspace(unpack_symmetric(packed, features), min(self.clusters, features)).float()
+        own = statistics("outer", state.get("middle"), Points.of([self.server_data]), RecordClip)["outer"][0].double()
+        packed = packed.double()
+        guess = own * ((packed @ own) / (own @ own).clamp_min(torch.finfo(own.dtype).tiny)).clamp_min(0)
+        matrix = unpack_symmetric(shrunk(packed, guess, noise), features)
+        subspace = leading_subspace(matrix, min(self.clusters, features)).float()
         return {"subspace": subspace, "known": project(self.server_data.float(), subspace, middle)}
 
     def _coarse_centres(self, state: Clusters, weights: Tensor, noise: float, rng: Rng) -> Tensor:
-        """Centres in the subspace, as they lie in full. If noise drowns the weights, all of the server's points count.
+        """Centres in the subspace, as they lie in full.
 
         Clients label their points by them without projecting: what sticks out of the subspace decides nothing.
         """
-        public = state.get("middle", "subspace", "known")
-        kept = torch.where(weights >= self.least * noise, weights, 0.0).float()
-        if int((kept > 0).sum()) < self.clusters:
-            kept = torch.ones_like(kept)
+        public, kept = state.get("middle", "subspace", "known"), self._cleaned(weights, noise).float()
         found = weighted_kmeans(public["known"], kept, self.clusters, rng.child("server k-means"), restarts=RESTARTS)
         return public["middle"] + found.centres[0] @ public["subspace"]
+
+    def _cleaned(self, weights: Tensor, noise: float) -> Tensor:
+        """Only weights that stand out of the noise, if these are most of it; else all, shrunk towards their mean."""
+        kept = torch.where(weights >= self.least * noise, weights, 0.0)
+        if float(kept.sum()) < float(weights.sum()) / 2:
+            kept = shrunk(weights, weights.mean(), noise)
+        kept = kept.clamp_min(0)
+        return kept if int((kept > 0).sum()) >= self.clusters else torch.ones_like(kept)

@@ -29,7 +29,7 @@ class FederatedLloyd(Clusterer):
     centres: Tensor | None = None
     steps: int = 20
     bound: float | None = None
-    share: float = 0.9
+    share: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
