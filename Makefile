@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: audit test browser-test check bench clean
 
 audit: .venv/installed  ## the main job on embedded data
-	$(BIN)/coterie train
+	$(BIN)/coterie audit
 
 test: .venv/installed  ## all tests
 	$(BIN)/pytest -n 2

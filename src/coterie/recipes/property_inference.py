@@ -110,11 +110,18 @@ def active_rows(scale: Scale) -> list[Row]:
 
 
 def active_claims(table: Sequence[Line]) -> list[Claim]:
+    active = above(table, "the active attack is better than the passive one", " active", " passive")
+    scaled = [
+        claim
+        for gamma in ("5", "10")
+        for claim in above(table, "scaling up is better than not", f" scaled {gamma}", " active")
+    ]
     return [
         *controls_at_chance(table),
-        *above(table, "the active attack is better than the passive one", " active", " passive"),
-        *above(table, "scaling up is better than not", " scaled 5", " active"),
-        *above(table, "scaling up is better than not", " scaled 10", " active"),
+        *active,
+        *in_one_sentence("the active attack is better than the passive one", active),
+        *scaled,
+        *in_one_sentence("scaling up is better than not", scaled),
     ]
 
 
