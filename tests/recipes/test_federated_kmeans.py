@@ -12,7 +12,8 @@ from coterie.errors import DataMissing
 from coterie.recipes import all_recipes, kmeans_runs
 from coterie.recipes import federated_kmeans as recipes
 from coterie.recipes.base import Line, Scale, Settings, find
-from coterie.recipes.federated_kmeans import BASELINE, PRIVATE, Figure, Histogram, Point
+from coterie.recipes.federated_kmeans import Histogram
+from coterie.recipes.kmeans_costs import BASELINE, KFED, PRIVATE, PUBLIC, Figure, Point
 
 ONE_SEED = Settings(seeds=(0, 1))
 
@@ -28,19 +29,26 @@ def test_every_figure_is_there_and_its_jobs_have_names() -> None:
 
 def test_a_small_figure_from_jobs_to_claims(tmp_path: Path) -> None:
     """The mixture of Figure 1 with fewer points."""
-    points = tuple(Point(method, "record", 3.0, 50.0) for method in (PRIVATE, BASELINE))
+    points = (
+        *(Point(method, "record", 3.0, 50.0) for method in (PRIVATE, BASELINE)),
+        Point(PUBLIC, "record", math.inf),
+    )
     figure = Figure("gaussians", {"record": (20, 500)}, points)
     recipe = replace(recipes.RECIPES[0], jobs=figure.jobs, lines=figure.lines)
     lines, claims = recipe.run(ONE_SEED, tmp_path, processes=1)
     assert [line.row for line in lines] == [
-        f"record level, {method}, epsilon 3: {what}"
-        for method in (PRIVATE, BASELINE)
+        f"record level, {method}: {what}"
+        for method in (f"{PRIVATE}, epsilon 3", f"{BASELINE}, epsilon 3", PUBLIC)
         for what in ("cost", "accuracy, %")
     ]
     assert lines[0].published == 50.0
     assert lines[0].low < lines[0].ours < lines[0].high
     assert lines[1].ours > 90
-    assert len(claims) == 1
+    assert [claim.text.split("costs less than ")[1] for claim in claims] == [
+        "k-FED with a noisy step",
+        "a clustering of the server's points alone",
+    ]
+    assert claims[1].holds  # 300 points are not 10,000
 
 
 def test_a_small_histogram_from_jobs_to_claims(tmp_path: Path) -> None:
@@ -75,8 +83,12 @@ def test_claims_can_fail() -> None:
         rows = ((PRIVATE, private), (BASELINE, 50.0))
         return [Line(f"record level, {name}, epsilon 1: cost", None, at, at - 0.1, at + 0.1) for name, at in rows]
 
-    holds = [recipes.RECIPES[0].claims(lines(value))[0].holds for value in (49.0, 49.95, 51.0)]
-    assert holds == [True, None, False]
+    holds = [recipes.RECIPES[0].claims(lines(value))[0].holds for value in (49.0, 49.84, 49.87, 51.0)]
+    assert holds == [True, True, None, False]  # the difference has an interval of 0.1 times the root of 2
+    alone = [*lines(49.0)[:1], Line(f"record level, {KFED}: cost", None, 48.0, 47.9, 48.1)]
+    assert [claim.holds for claim in recipes.RECIPES[0].claims(alone)] == [False]
+    one_seed = [Line(line.row, None, line.ours) for line in lines(49.0)]
+    assert recipes.RECIPES[0].claims(one_seed)[0].holds is None
     audit = recipes.RECIPES[-1]
     note = "claimed: 1; lower bound at 95 % confidence"
     for proven, outcome in ((0.3, [True, False]), (0.7, [True, True]), (1.2, [False, True])):

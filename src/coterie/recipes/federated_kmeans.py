@@ -10,191 +10,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.measure.judge import t_interval
 from coterie.recipes import kmeans_runs as runs
 from coterie.recipes.base import Claim, Line, Recipe, Scale, Settings
+from coterie.recipes.kmeans_costs import (
+    BEST,
+    FIGURE_1,
+    FIGURE_2,
+    FIGURE_3,
+    FIGURE_4,
+    Figure,
+    crossing_claims,
+    data_folder,
+    line_of,
+    reference_claims,
+    slug,
+)
 from coterie.run.jobs import Job, Result
 
 PAPER = "federated_kmeans"
-PRIVATE, TUNED, KFED, BASELINE = "FedDP-KMeans", "FedDP-KMeans, tuned", "k-FED", "k-FED, then noisy Lloyd"
 WHY_TRUSTED = "the server is sent exact sums and adds the noise afterwards: it must be trusted"
-
-
-def _data(settings: Settings) -> str | None:
-    return str(settings.data.resolve()) if settings.data else None
-
-
-def _slug(*words: object) -> str:
-    return "-".join(str(word).replace(" ", "_").replace(",", "") for word in words)
-
-
-# -- Figures 1 to 4 --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Point:
-    """One run a seed: a method at an epsilon, and the published cost and accuracy where there are any."""
-
-    method: str
-    level: str
-    epsilon: float
-    cost: float | None = None
-    accuracy: float | None = None
-    source: str = ""
-
-    @property
-    def row(self) -> str:
-        at = "" if self.method == KFED else f", epsilon {self.epsilon:g}"
-        return f"{self.level} level, {self.method}{at}"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Points on one kind of data."""
-
-    data: str
-    sizes: Mapping[str, tuple[int, int]]  # clients and points each, by level
-    points: tuple[Point, ...]
-    excess: bool = False  # show how far above the optimum, and nothing else
-
-    def jobs(self, settings: Settings) -> Sequence[Job]:
-        found = []
-        for point in self.points:
-            if settings.wants(point.row):
-                clients, each = self.sizes[point.level]
-                for seed in settings.seeds:
-                    arguments = {
-                        "name": self.data,
-                        "clients": clients,
-                        "points": each,
-                        "method": point.method,
-                        "level": point.level,
-                        "epsilon": point.epsilon,
-                        "seed": seed,
-                        "data": _data(settings) if self.data == "census" else None,
-                    }
-                    found.append(Job(self._key(point, seed), runs.clustering, arguments))
-        return found
-
-    def _key(self, point: Point, seed: int) -> str:
-        return _slug(self.data, point.level, point.method, point.epsilon, f"seed{seed}")
-
-    def lines(self, settings: Settings, results: Mapping[str, Result]) -> Sequence[Line]:
-        rows = []
-        for point in self.points:
-            found = [results[key] for seed in settings.seeds if (key := self._key(point, seed)) in results]
-            if not found:
-                continue
-            best = sum(result["optimum"] for result in found) / len(found)
-            mean = sum(result["cost"] for result in found) / len(found)
-            note = "; ".join(filter(None, [f"{mean:.4f} where the optimum is {best:.4f}", point.source]))
-            if self.excess:
-                above = [100 * (result["cost"] / result["optimum"] - 1) for result in found]
-                rows.append(_line(f"{point.row}: above the optimum, %", None, above))
-                continue
-            rows.append(_line(f"{point.row}: cost", point.cost, [result["cost"] for result in found], note))
-            if "accuracy" in found[0]:
-                shares = [100 * result["accuracy"] for result in found]
-                rows.append(_line(f"{point.row}: accuracy, %", point.accuracy, shares, point.source))
-        return rows
-
-
-def _line(row: str, published: float | None, values: Sequence[float], note: str = "") -> Line:
-    return Line(row, published, sum(values) / len(values), *t_interval(values), note)
-
-
-GAUSSIAN_SIZES = {"record": (100, 1000), "client": (2000, 50)}
-REFERENCE = "published: the public code, seed 0"
-
-
-def _curve(level: str, epsilons: Sequence[float]) -> tuple[Point, ...]:
-    return tuple(Point(method, level, epsilon) for epsilon in epsilons for method in (PRIVATE, BASELINE))
-
-
-KFED_REFERENCE = Point(KFED, "record", math.inf, 54.6385, 58.27, f"{REFERENCE}; it sends raw records, see the notes")
-FIGURE_1 = Figure(
-    "gaussians",
-    GAUSSIAN_SIZES,
-    (
-        *_curve("record", (0.5, 1.0)),
-        Point(PRIVATE, "record", 2.5, None, 97.62, "published in the text"),
-        Point(BASELINE, "record", 2.5),
-        Point(PRIVATE, "record", 3.1326, 49.9554, 98.47, REFERENCE),
-        KFED_REFERENCE,
-    ),
-)
-FIGURE_2 = Figure(
-    "gaussians",
-    GAUSSIAN_SIZES,
-    (
-        *_curve("client", (0.5, 1.0, 1.5)),
-        Point(PRIVATE, "client", 2.5558, 50.5728, 97.62, REFERENCE),
-        Point(BASELINE, "client", 2.5558),
-        Point(KFED, "client", math.inf),
-    ),
-)
-CENSUS_SIZES = {"record": (51, 0), "client": (1000, 0)}
-FIGURE_3 = Figure(
-    "census",
-    CENSUS_SIZES,
-    (*_curve("record", (0.5, 1.0, 3.0)), Point(KFED, "record", math.inf), *_curve("client", (1.0, 3.0, 10.0))),
-)
-FIGURE_4 = Figure(
-    "gaussians",
-    GAUSSIAN_SIZES,
-    tuple(Point(PRIVATE, level, epsilon) for level in ("record", "client") for epsilon in (0.25, 0.5, 1.0, 2.0, 4.0)),
-    excess=True,
-)
-BEST = Figure(
-    "gaussians",
-    GAUSSIAN_SIZES,
-    (
-        Point(TUNED, "record", 3.0, 49.9554, 98.47, f"{REFERENCE}, at epsilon 3.133"),
-        Point(TUNED, "record", 1.0),
-        Point(TUNED, "record", 0.5),
-        Point(TUNED, "client", 3.0, 50.5728, 97.62, f"{REFERENCE}, at epsilon 2.556"),
-        Point(TUNED, "client", 1.0),
-        Point(TUNED, "client", 0.5),
-    ),
-)
-
-
-def _value(lines: Sequence[Line], row: str) -> Line | None:
-    return next((line for line in lines if line.row == row), None)
-
-
-def _below(lines: Sequence[Line], text: str, left: str, right: str) -> list[Claim]:
-    """A claim that one row is below another, undecided where their intervals overlap."""
-    one, other = _value(lines, left), _value(lines, right)
-    if one is None or other is None:
-        return []
-    decided = one.high < other.low or other.high < one.low
-    return [Claim(text, one.ours < other.ours if decided else None, f"{one.ours:.4f} against {other.ours:.4f}")]
-
-
-def _crossing_claims(level: str, lines: Sequence[Line]) -> Sequence[Claim]:
-    epsilons = {line.row.split("epsilon ")[1].split(":")[0] for line in lines if "epsilon" in line.row}
-    return [
-        claim
-        for epsilon in sorted(epsilons, key=float)
-        for claim in _below(
-            lines,
-            f"at epsilon {epsilon}, FedDP-KMeans costs less than k-FED with a noisy step",
-            f"{level} level, {PRIVATE}, epsilon {epsilon}: cost",
-            f"{level} level, {BASELINE}, epsilon {epsilon}: cost",
-        )
-    ]
-
-
-def _reference_claims(lines: Sequence[Line]) -> Sequence[Claim]:
-    found = []
-    for level, tolerance in (("record", 0.001), ("client", 0.01)):
-        line = _value(lines, f"{level} level, {TUNED}, epsilon 3: cost")
-        if line is not None and line.published is not None:
-            most = line.published * (1 + tolerance)
-            text = f"{level} level: within {100 * tolerance:g} % of the public code's cost, or below it"
-            found.append(Claim(text, line.ours <= most, f"{line.ours:.4f} against {line.published:.4f}"))
-    return found
 
 
 # -- Figures 5 to 7 --------------------------------------------------------------------------------------------------
@@ -224,7 +58,7 @@ class Histogram:
                     "epsilon": 1.0,
                     "trials": trials,
                     "seed": seed,
-                    "data": _data(settings) if self.data == "census" else None,
+                    "data": data_folder(settings) if self.data == "census" else None,
                 },
             )
             for trust in runs.TRUSTS
@@ -233,7 +67,7 @@ class Histogram:
         ]
 
     def _key(self, trust: str, seed: int) -> str:
-        return _slug(self.data, self.level, trust, f"seed{seed}")
+        return slug(self.data, self.level, trust, f"seed{seed}")
 
     def lines(self, settings: Settings, results: Mapping[str, Result]) -> Sequence[Line]:
         rows = []
@@ -244,7 +78,7 @@ class Histogram:
                 low, high = min(cosines), max(cosines)
                 note = f"{len(cosines)} trials, from {low:.3f} to {high:.3f}"
                 note += f"; {WHY_TRUSTED}" if trust == "trusted aggregator" else ""
-                rows.append(_line(trust, {"no noise": 1.0, "local noise": 0.0}.get(trust), cosines, note))
+                rows.append(line_of(trust, {"no noise": 1.0, "local noise": 0.0}.get(trust), cosines, note))
         return rows
 
 
@@ -282,20 +116,20 @@ def _member_jobs(settings: Settings) -> Sequence[Job]:
     jobs = []
     for seed in settings.seeds:
         for name, epsilon in (("no noise", None), ("epsilon 1", 1.0)):
-            key = _slug("whole", name, f"seed{seed}")
+            key = slug("whole", name, f"seed{seed}")
             count = counts if epsilon else counts // 5  # without noise, a few show all there is
             arguments = {"epsilon": epsilon, "runs": count, "shadows": 200 if many else 100, "seed": seed}
             jobs.append(Job(key, runs.member_tests, arguments))
         for name, part in ((ONE, 1.0), (HALF, 0.5)):
             audited = {"epsilon": 1.0, "part_of_the_noise": part, "trials": trials, "seed": seed}
-            jobs.append(Job(_slug(name, f"seed{seed}"), runs.one_release, audited))
+            jobs.append(Job(slug(name, f"seed{seed}"), runs.one_release, audited))
     return jobs
 
 
 def _member_lines(settings: Settings, results: Mapping[str, Result]) -> Sequence[Line]:
     rows: list[Line] = []
     for name in ("whole-no noise", "whole-epsilon 1", ONE, HALF):
-        found = [results[key] for seed in settings.seeds if (key := _slug(name, f"seed{seed}")) in results]
+        found = [results[key] for seed in settings.seeds if (key := slug(name, f"seed{seed}")) in results]
         title = {"whole-no noise": "whole runs, no noise", "whole-epsilon 1": "whole runs, epsilon 1"}.get(name, name)
         for test, words in TESTS.items():
             scores = [result[test] for result in found if test in result]
@@ -312,11 +146,11 @@ def _test_lines(row: str, scores: Sequence[Result], claim: float) -> list[Line]:
     small = mean("tpr at 0.1 %")
     rates = f"TPR {mean('tpr at 1 %'):.4f} at 1 % FPR, "
     rates += "too few runs to see 0.1 %" if math.isnan(small) else f"{small:.4f} at 0.1 %"
-    area = _line(f"{row}: AUC", None, [score["auc"][0] for score in scores], rates)
+    area = line_of(f"{row}: AUC", None, [score["auc"][0] for score in scores], rates)
     if math.isinf(claim):
         return [area]
     note = f"claimed: {claim:.4g}; lower bound at 95 % confidence"
-    return [area, _line(f"{row}: epsilon at least", None, [score["epsilon"] for score in scores], note)]
+    return [area, line_of(f"{row}: epsilon at least", None, [score["epsilon"] for score in scores], note)]
 
 
 def _member_claims(lines: Sequence[Line]) -> Sequence[Claim]:
@@ -337,7 +171,8 @@ def _member_claims(lines: Sequence[Line]) -> Sequence[Claim]:
 
 
 NORMALISED = (
-    "outer products and histograms have norm 1 a unit, all noise is Gaussian, bounds are estimated and paid for"
+    "outer products and histograms have norm 1 a unit, all noise is Gaussian, bounds are estimated and paid for, and "
+    "what is released is shrunk towards the server's own points"
 )
 GENERATED = "nothing: the data are generated"
 CENSUS = "ACSIncome (with --data)"
@@ -348,7 +183,15 @@ def _figure(
 ) -> Recipe:
     needs = CENSUS if figure.data == "census" else GENERATED
     return Recipe(
-        PAPER, table, title, figure.jobs, figure.lines, claims, needs, "; ".join(filter(None, [NORMALISED, differs]))
+        PAPER,
+        table,
+        title,
+        figure.jobs,
+        figure.lines,
+        claims,
+        needs,
+        "; ".join(filter(None, [NORMALISED, differs])),
+        shares="costs",
     )
 
 
@@ -364,17 +207,17 @@ def _histogram(table: str, title: str, histogram: Histogram) -> Recipe:
 
 
 RECIPES = (
-    _figure("Fig 1", "Gaussian mixtures, record level", FIGURE_1, lambda lines: _crossing_claims("record", lines)),
-    _figure("Fig 2", "Gaussian mixtures, client level", FIGURE_2, lambda lines: _crossing_claims("client", lines)),
+    _figure("Fig 1", "Gaussian mixtures, record level", FIGURE_1, lambda lines: crossing_claims("record", lines)),
+    _figure("Fig 2", "Gaussian mixtures, client level", FIGURE_2, lambda lines: crossing_claims("client", lines)),
     _figure(
         "Fig 3",
         "Census data, record level, and client level, at which the paper's runs fail",
         FIGURE_3,
-        lambda lines: [*_crossing_claims("record", lines), *_crossing_claims("client", lines)],
+        lambda lines: [*crossing_claims("record", lines), *crossing_claims("client", lines)],
         "two states, dealt to clients at random; the paper has 51 states, a client each",
     ),
     _figure("Fig 4", "What each level costs", FIGURE_4, lambda lines: ()),
-    _figure("best", "The best at epsilon 0.5, 1 and 3", BEST, _reference_claims, "the client level's shares are tuned"),
+    _figure("best", "The best at epsilon 0.5, 1 and 3", BEST, reference_claims, "the client level's shares are tuned"),
     _histogram("Fig 5", "Rebuilding a record, Gaussian mixtures", Histogram("gaussians", "record", 20, 100)),
     _histogram("Fig 6", "Rebuilding a client's mean, Gaussian mixtures", Histogram("gaussians", "client", 100, 50)),
     _histogram("Fig 7", "Rebuilding a record, census data", Histogram("census", "record", 51, 0)),
