@@ -147,6 +147,38 @@ def test_client_level_on_unequal_sparse_columns() -> None:
     assert found.privacy_spent_.level is Level.CLIENT
 
 
+def wide(count: int, corners: Array, draws: np.random.Generator) -> Array:
+    return corners[draws.integers(len(corners), size=count)] + 0.5 * draws.standard_normal((count, corners.shape[1]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_noise_drowns_everything_the_servers_own_points_are_left(seed: int) -> None:
+    """60 clients and 40 features: at epsilon 0.05 nothing can be learnt from them, at 10 the result is better."""
+    draws = np.random.default_rng(seed)
+    corners = draws.uniform(-1, 1, (4, 40))
+    parts, server = [wide(20, corners, draws) for _ in range(60)], wide(200, corners, draws)
+    alone = KMeans(4, n_init=10, random_state=0).fit(server)
+    cost = ((np.concatenate(parts)[:, None] - alone.cluster_centers_) ** 2).sum(2).min(1).sum()
+    found = {
+        epsilon: FedDPKMeans(4, epsilon=epsilon, level="client", bound=1.5, random_state=seed)
+        .fit(parts, server_data=server)
+        .inertia_
+        for epsilon in (0.05, 1.0, 10.0)
+    }
+    assert found[0.05] < 1.01 * cost
+    assert found[1.0] < 1.01 * cost
+    assert found[10.0] < 0.99 * cost
+
+
+def test_public_points_that_mislead_are_overruled_by_the_data() -> None:
+    draws = np.random.default_rng(0)
+    corners = draws.uniform(-1, 1, (4, 40))
+    parts = [wide(500, corners, draws) for _ in range(60)]
+    best = KMeans(4, n_init=3, random_state=0).fit(np.concatenate(parts))
+    found = FedDPKMeans(4, epsilon=1.0, random_state=0).fit(parts, server_data=draws.uniform(-2, 2, (200, 40)))
+    assert found.inertia_ < 1.01 * best.inertia_
+
+
 def test_tiny_inputs_are_answered_or_explained() -> None:
     one = [np.array([[1.0, 2.0]])]
     np.testing.assert_allclose(KFed(1, random_state=0).fit(one).cluster_centers_, one[0])

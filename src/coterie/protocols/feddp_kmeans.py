@@ -97,13 +97,16 @@ class FedDPKMeans(Clusterer):
         return (yield from self.publish(state, server))
 
     def _subspace(self, state: Clusters, packed: Tensor, noise: float) -> dict[str, Tensor]:
-        """The leading directions of the noisy sum, shrunk towards that of the server's own points at its best scale."""
+        """The leading directions of the noisy sum, shrunk towards that of the server's own points at its best scale.
+
+        That is at least what noise can hide, for a guess of nothing has no directions.
+        """
         assert self.server_data is not None
         middle, features = state.known["middle"][0], self.server_data.shape[1]
         own = statistics("outer", state.get("middle"), Points.of([self.server_data]), RecordClip)["outer"][0].double()
-        packed = packed.double()
-        guess = own * ((packed @ own) / (own @ own).clamp_min(torch.finfo(own.dtype).tiny)).clamp_min(0)
-        matrix = unpack_symmetric(shrunk(packed, guess, noise), features)
+        direction = own / own.norm().clamp_min(torch.finfo(own.dtype).tiny)
+        guess = direction * (packed.double() @ direction).clamp_min(noise)
+        matrix = unpack_symmetric(shrunk(packed.double(), guess, noise), features)
         subspace = leading_subspace(matrix, min(self.clusters, features)).float()
         return {"subspace": subspace, "known": project(self.server_data.float(), subspace, middle)}
 
