@@ -85,7 +85,7 @@ class Figure:
                 continue
             best = sum(result["optimum"] for result in found) / len(found)
             mean = sum(result["cost"] for result in found) / len(found)
-            note = "; ".join(filter(None, [f"{mean:.4f} where the optimum is {best:.4f}", point.source]))
+            note = "; ".join(filter(None, [f"{mean:.4f}; Lloyd without noise: {best:.4f}", point.source]))
             if self.excess:
                 above = [100 * (result["cost"] / result["optimum"] - 1) for result in found]
                 rows.append(line_of(f"{point.row}: above the optimum, %", None, above))
