@@ -90,7 +90,7 @@ def test_tables_share_their_runs() -> None:
         {job.key for job in r.jobs(ALONE)} for r in utility.RECIPES if r.table in ("III", "V", "Fig 4")
     )
     assert len(three & five) == 2  # IFCA and MingledPie
-    assert four <= three
+    assert len(four - three) == 1  # FedEM
     folders = {recipe.folder(ALONE, Path("x")) for recipe in utility.RECIPES}
     assert len(folders) == 1
 
