@@ -15,9 +15,9 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.drive import Tamperer, drive
 from coterie.flow.guard import ClientGuard, ServerGuard, Turn
 from coterie.flow.protocol import Ask, Protocol, Server
-from coterie.flow.rng import Rng
 from coterie.flow.simulate import CHUNK_BYTES, Simulator, population
-from coterie.learn.model import Batch, Model
+from coterie.learn.models.model import Batch, Model
+from coterie.rng import Rng
 from coterie.wire.codec import decode, encode
 from coterie.wire.tape import Tape
 

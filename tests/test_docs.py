@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.audit.subject import parse
+from coterie.audit.case import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

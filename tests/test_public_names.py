@@ -16,7 +16,7 @@ def test_every_public_name_exists() -> None:
 
 
 def test_importing_the_package_and_asking_for_help_do_not_import_torch() -> None:
-    code = "import sys, coterie, coterie.cli; assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
+    code = "import sys, coterie, coterie.commands.cli; assert not {'torch', 'numpy', 'sklearn'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

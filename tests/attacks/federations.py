@@ -15,13 +15,13 @@ from coterie.data.partition.property import Control, PropertySplit
 from coterie.flow.drive import Tamperer, drive
 from coterie.flow.guard import ClientGuard, ServerGuard
 from coterie.flow.protocol import Server
-from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
 from coterie.measure.witness import Witness
 from coterie.protocols.base import Trainer
+from coterie.rng import Rng
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 

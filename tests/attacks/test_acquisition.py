@@ -14,13 +14,13 @@ from coterie.data.federation import Examples, Federation, Shards
 from coterie.flow.drive import Tamperer, drive
 from coterie.flow.guard import ClientGuard, ServerGuard
 from coterie.flow.protocol import Server
-from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.judge import ClusterCounts, judge
 from coterie.measure.witness import Witness
 from coterie.protocols.sattler import Sattler
+from coterie.rng import Rng
 from coterie.wire.tape import Tape
 
 GROUPS, EACH = 3, 4

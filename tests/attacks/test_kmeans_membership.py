@@ -20,29 +20,29 @@ from coterie.attacks.membership import (
     log_ratios,
     published_centres,
 )
-from coterie.cluster import federate, run_clustering
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation
-from coterie.defences.central_noise import CentralNoise
-from coterie.defences.distributed_noise import DistributedNoise
-from coterie.defences.local_noise import LocalNoise
-from coterie.defences.noisy_sums import SHARES, NoisySums, plan_noise
+from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
 from coterie.errors import InvalidInput
+from coterie.estimators import federate, run_clustering
 from coterie.flow.cohort import Cohort
-from coterie.flow.guarantee import Guarantee, Level
 from coterie.flow.guard import ClientGuard
-from coterie.flow.rng import Rng
-from coterie.learn.clipping import ClientClip, RecordClip, Unclipped
-from coterie.learn.kmeans_statistics import statistics
-from coterie.learn.lloyd import Points, packed_outer_products
-from coterie.learn.nearest_centre import NearestCentre
+from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
+from coterie.learn.clusters.lloyd import Points, packed_outer_products
+from coterie.learn.clusters.nearest_centre import NearestCentre
+from coterie.learn.clusters.statistics import statistics
 from coterie.learn.params import Params
 from coterie.measure.claims import Outcome, Verdict
 from coterie.measure.epsilon import Scores, auc
 from coterie.measure.membership import Releases, audit, measure_membership, optimal_scores
-from coterie.protocols.clustering import Clusterer, contribution, points_of
-from coterie.protocols.feddp_kmeans import FedDPKMeans
-from coterie.protocols.federated_lloyd import FederatedLloyd
+from coterie.privacy.guarantee import Guarantee, Level
+from coterie.protocols.clusterings.base import Clusterer, contribution, points_of
+from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions
 from coterie.wire.tape import Tape
 from coterie.wire.view import View

@@ -16,21 +16,21 @@ from coterie.attacks.reconstruction import (
     RecordReconstruction,
     seen,
 )
-from coterie.cluster import federate, run_clustering
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation
-from coterie.defences.central_noise import CentralNoise
-from coterie.defences.distributed_noise import DistributedNoise
-from coterie.defences.local_noise import LocalNoise
-from coterie.defences.noisy_sums import SHARES, plan_noise
+from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.noisy_sums.plan import SHARES, plan_noise
 from coterie.errors import InvalidInput
-from coterie.flow.guarantee import Level, Trust
+from coterie.estimators import federate, run_clustering
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn.clipping import Unclipped
+from coterie.learn.clusters.clipping import Unclipped
 from coterie.measure.judge import Finding, judge
 from coterie.measure.reconstruction import Originals, client_shift, cosine, cosines, finding
-from coterie.protocols.federated_lloyd import FederatedLloyd
+from coterie.privacy.guarantee import Level, Trust
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.rng import Rng
 from coterie.wire.tape import Tape
 from coterie.wire.view import View
 

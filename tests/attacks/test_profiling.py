@@ -21,18 +21,18 @@ from coterie.attacks.profiling import (
 )
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
-from coterie.defences.fuzzy_tags import Counting, SampledSets, TagRule
-from coterie.defences.masked_rounds import PairwiseMasks
-from coterie.defences.mingling import Mingling
-from coterie.defences.mock_cipher import MockCipher
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.mingling.fuzzy_tags import Counting, SampledSets, TagRule
+from coterie.defences.secure_sums import PairwiseMasks
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.judge import Labels, judge
 from coterie.measure.preferences import Preferences, judge_top_k
 from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
+from coterie.seal.mock import MockCipher
 from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View

@@ -15,12 +15,12 @@ from coterie.attacks.updates import Imitation, Observed, aggregates, directions,
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.partition.property import Control
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.flow.rng import Rng
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
 from coterie.measure.judge import Finding, judge, over_seeds
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
 from coterie.wire.view import ThreatModel
 
 FL = FedAvg(rounds=51, local=LOCAL, weighting="equal")

@@ -14,12 +14,12 @@ from coterie.attacks.property_active import ActiveProperty, fitted_head, head_na
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
-from coterie.learn.models import Gru
+from coterie.learn.models.bundled import Gru
 from coterie.learn.params import flatten
 from coterie.measure.judge import judge
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
 
 
 def auxiliary() -> Auxiliary:

@@ -12,15 +12,15 @@ import pytest
 from tests.audit.toy import FAMILY, Toy, noise, subject
 
 from coterie.audit import engine, gate, work
+from coterie.audit.case import Subject, label
 from coterie.audit.engine import audit
-from coterie.audit.family import Claimed, Evidence
+from coterie.audit.evidence import Claimed, Evidence
 from coterie.audit.frontier import frontier, mark_dominated
-from coterie.audit.result import AuditResult, Check, ClaimVerdict, Defended, FrontierPoint, Measured
-from coterie.audit.subject import Subject, label
+from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
+from coterie.measure.findings import AuditResult, Check, ClaimVerdict, Defended, FrontierPoint, Measured
 from coterie.report.html import render
-from coterie.run.config import Choice
 from coterie.run.jobs import JobFailed
 
 

@@ -18,15 +18,16 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from coterie.audit.case import Subject, parse, read
 from coterie.audit.clustering_scene import Scene, noise
 from coterie.audit.engine import audit
-from coterie.audit.family import Evidence, all_families, find
-from coterie.audit.session import example_text, init
-from coterie.audit.subject import Subject, parse, read
-from coterie.defences.central_noise import CentralNoise
+from coterie.audit.evidence import Evidence
+from coterie.audit.family import all_families, find
+from coterie.commands.auditing import example_text, init
+from coterie.config.schema import Choice
+from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
-from coterie.run.config import Choice
 
 DIGITS: dict[str, Any] = {
     "name": "digits",
@@ -183,7 +184,7 @@ max_membership_auc = {limit}
 
 
 def coterie(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from coterie.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from coterie.commands.cli import main; main()", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
 
 

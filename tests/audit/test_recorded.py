@@ -24,23 +24,23 @@ from coterie.audit.recorded import (
     open_recording,
     truth_of,
 )
-from coterie.audit.result import AuditResult
 from coterie.audit.toml import document
+from coterie.commands import training as session
+from coterie.commands.training import free_recording
+from coterie.config.schema import Choice
 from coterie.data.auxiliary import reserve
 from coterie.data.federation import Examples
 from coterie.data.partition.property import PROPERTY, PropertySplit
 from coterie.data.sources.faces import Faces
 from coterie.errors import CoterieError, DataMissing, InvalidInput
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn.models import fcnn
+from coterie.learn.models.bundled import fcnn
 from coterie.learn.sgd import Local
+from coterie.measure.findings import AuditResult
 from coterie.measure.judge import judge
 from coterie.protocols.fedavg import FedAvg
-from coterie.run import session
-from coterie.run.config import Choice
+from coterie.rng import Rng
 from coterie.run.folder import RunFolder
-from coterie.run.session import free_recording
 from coterie.run.training import train
 from coterie.wire.codec import encode
 from coterie.wire.recording import load

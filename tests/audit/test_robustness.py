@@ -14,8 +14,8 @@ import pytest
 import torch
 from tests.audit.test_families import coterie, subject
 
+from coterie.audit.case import read
 from coterie.audit.engine import audit
-from coterie.audit.subject import read
 from coterie.errors import CannotWrite, CoterieError, InvalidInput
 from coterie.run.folder import write_atomically
 from coterie.run.jobs import Job, JobFailed, run_jobs, stored
@@ -38,7 +38,7 @@ families = ["reconstruction from k-means"]
 
 def test_a_stopped_audit_says_how_to_go_on_and_does(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(FILE)
-    command = [sys.executable, "-c", "from coterie.cli import main; main()", "audit", "a.toml"]
+    command = [sys.executable, "-c", "from coterie.commands.cli import main; main()", "audit", "a.toml"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -67,7 +67,7 @@ def wait_for_results(folder: Path, process: subprocess.Popen[str]) -> list[Path]
 
 def test_each_command_has_its_own_way_to_go_on() -> None:
     commands = [["train"], ["reproduce", "a b"], ["data"]]
-    ask = f"from coterie.cli import how_to_go_on; print(*map(how_to_go_on, {commands}), sep='|')"
+    ask = f"from coterie.commands.cli import how_to_go_on; print(*map(how_to_go_on, {commands}), sep='|')"
     told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
     train, reproduce, data = told.split("|")
     assert "coterie resume FOLDER" in train

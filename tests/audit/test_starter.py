@@ -15,10 +15,10 @@ from sklearn.datasets import load_wine
 from tests.audit.test_families import coterie
 
 from coterie.audit import toml
+from coterie.audit.case import Subject, parse, read
 from coterie.audit.starter import fitted
-from coterie.audit.subject import Subject, parse, read
+from coterie.config.schema import read as read_for_training
 from coterie.errors import CoterieError
-from coterie.run.config import read as read_for_training
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
 

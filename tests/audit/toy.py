@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.audit.family import Claimed, Evidence, Family, Scored
-from coterie.audit.subject import Subject, parse
-from coterie.run.config import Choice
+from coterie.audit.case import Subject, parse
+from coterie.audit.evidence import Claimed, Evidence, Scored
+from coterie.audit.family import Family
+from coterie.config.schema import Choice
 
 
 class Toy(Family):

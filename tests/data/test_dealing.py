@@ -10,7 +10,7 @@ from tests.data.toys import rows_once, toy
 from coterie.data.federation import Shards
 from coterie.data.partition.dealing import apportion, hold_out, mirror, pool, rank_within, shards
 from coterie.data.partition.labels import top_up
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 RNG = Rng.seeded(3)
 

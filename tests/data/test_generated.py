@@ -13,7 +13,7 @@ import torch
 from coterie.data.sources.embedded import Digits, Forge, GaussianMixture, Generated, Mnist5k, Wave
 from coterie.data.sources.faces import CHUNK, RATES, Faces
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 RNG = Rng.seeded(0)
 GENERATED: list[Generated] = [Faces(count=30), GaussianMixture(count=50), Forge(), Wave()]

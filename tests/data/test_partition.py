@@ -20,7 +20,7 @@ from coterie.data.partition import (
 )
 from coterie.data.partition.features import rotate
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 RNG = Rng.seeded(11)
 ALL: list[Partition] = [

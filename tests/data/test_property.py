@@ -10,7 +10,7 @@ from coterie.data.auxiliary import Auxiliary, reserve
 from coterie.data.federation import Examples
 from coterie.data.partition import Control, PropertySplit
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 RNG = Rng.seeded(5)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from coterie.data.federation import Examples, Federation, Shards
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 
 def toy(count: int = 1000, classes: int = 10, test: int = 0, seed: int = 0) -> Examples:

@@ -11,25 +11,25 @@ from scipy.stats import chi2
 from torch import Tensor
 
 from coterie.data.federation import Examples, Federation, Schedule, Shards
-from coterie.defences.accounting import dpsgd_events, epsilon_of
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import InvalidInput
 from coterie.flow.drive import drive
 from coterie.flow.guard import Defence, Step, Turn
 from coterie.flow.protocol import Server
-from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
-from coterie.learn.dense import Dense
-from coterie.learn.model import Model
-from coterie.learn.models import Cnn
+from coterie.learn.models.bundled import Cnn
+from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import Model
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
+from coterie.privacy.accounting import dpsgd_events, epsilon_of
 from coterie.protocols.base import Trainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
 from coterie.protocols.sattler import Sattler
+from coterie.rng import Rng
 
 POISSON = Local(steps=2, batch_size=8, lr=0.1, poisson=True)
 

@@ -12,21 +12,21 @@ from scipy.stats import chi2
 from tests.ring import blobs, play
 from torch import Tensor
 
-from coterie.defences.accounting import epsilon_of
-from coterie.defences.central_noise import CentralNoise
-from coterie.defences.distributed_noise import DistributedNoise, SummedOnly
-from coterie.defences.local_noise import LocalNoise
-from coterie.defences.masked_rounds import PairwiseMasks
-from coterie.defences.noisy_sums import CLIENT_SHARES, RECORD_SHARES, NoisySums, plan_noise
+from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.noisy_sums.distributed import DistributedNoise, SummedOnly
+from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.noisy_sums.plan import CLIENT_SHARES, RECORD_SHARES, NoisySums, plan_noise
+from coterie.defences.secure_sums import PairwiseMasks
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.flow.guarantee import Level, Trust
 from coterie.flow.guard import Turn
-from coterie.flow.rng import Rng
-from coterie.learn.dense import Dense
-from coterie.learn.nearest_centre import NearestCentre
+from coterie.learn.clusters.nearest_centre import NearestCentre
+from coterie.learn.models.dense import Dense
+from coterie.privacy.accounting import epsilon_of
+from coterie.privacy.guarantee import Level, Trust
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.protocols.clusterings.kfed import KFed
 from coterie.protocols.fedavg import FedAvg
-from coterie.protocols.federated_lloyd import FederatedLloyd
-from coterie.protocols.kfed import KFed
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions
 from coterie.wire.sealed import SEALED
 from coterie.wire.tape import Tape

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.data.federation import Schedule, Shards
 from coterie.flow.cohort import plan_batches, segment_mean
 from coterie.flow.guard import ClientGuard, Step
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.params import Params, pick, stack
 from coterie.learn.sgd import Local
 

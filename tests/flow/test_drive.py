@@ -9,11 +9,11 @@ import torch
 from tests.ring import blobs, play
 
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.params import map_leaves
 from coterie.learn.sgd import Local
 from coterie.protocols.fedavg import FedAvg
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Envelope
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View

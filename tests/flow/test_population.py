@@ -7,7 +7,7 @@ import torch
 
 from coterie.errors import InvalidInput
 from coterie.flow.protocol import Population
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 PEOPLE = Population(torch.tensor([5, 0, 3, 4, 2, 1]), torch.tensor([0, 0, 2, 0, 0, 1]))
 RNG = Rng.seeded(0)

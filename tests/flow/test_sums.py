@@ -9,7 +9,7 @@ from tests.wire.test_messages import Boxes
 
 from coterie.errors import InvalidInput
 from coterie.flow.guard import ServerGuard, Sums, Turn
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Published
 
 TURN = Turn(0, Rng.seeded(0))

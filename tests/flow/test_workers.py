@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from coterie.errors import Diverged, InvalidInput
 from coterie.flow.guard import ClientGuard, Turn
 from coterie.flow.workers import WorkerFailed, Workers
-from coterie.learn.dense import Dense
-from coterie.learn.model import as_model
+from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import as_model
 from coterie.learn.sgd import Local
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca

@@ -14,20 +14,20 @@ import torch
 from tests.ring import blobs
 
 from coterie.data.federation import Federation
-from coterie.flow.guarantee import Level
 from coterie.flow.protocol import Protocol
-from coterie.learn.dense import Dense
-from coterie.learn.model import Model
-from coterie.learn.nearest_centre import NearestCentre
+from coterie.learn.clusters.nearest_centre import NearestCentre
+from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
+from coterie.privacy.guarantee import Level
+from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.protocols.clusterings.kfed import KFed
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
-from coterie.protocols.feddp_kmeans import FedDPKMeans
 from coterie.protocols.fedem import FedEM
-from coterie.protocols.federated_lloyd import FederatedLloyd
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca
-from coterie.protocols.kfed import KFed
 from coterie.protocols.sattler import Sattler
 
 EMPTY, LATE = 2, 7  # the client without data, and the one that joins in round 2

@@ -12,8 +12,8 @@ from tests.ring import blobs, play
 
 from coterie.data.federation import Shards
 from coterie.errors import Diverged, InvalidInput
-from coterie.learn.dense import Dense
-from coterie.learn.models import Cnn, Gru
+from coterie.learn.models.bundled import Cnn, Gru
+from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.utility import evaluate
 from coterie.protocols.cosine_kmeans import CosineKMeans

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu_
 
 from coterie.learn import per_example
-from coterie.learn.dense import Dense
-from coterie.learn.model import Batch, ModuleModel, seeded
-from coterie.learn.models import Cnn, FaceCnn, Gru, ResNet18
+from coterie.learn.models.bundled import Cnn, FaceCnn, Gru, ResNet18
+from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import Batch, ModuleModel, seeded
 from coterie.learn.params import stack
 from coterie.learn.per_example import clipped_gradient
 

@@ -8,8 +8,8 @@ from tests.references import client_loop as slow
 from tests.ring import batch
 
 from coterie.errors import Diverged
-from coterie.learn.dense import Dense
-from coterie.learn.model import Batch, Model, as_model
+from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import Batch, Model, as_model
 from coterie.learn.params import pick, stack
 from coterie.learn.sgd import descend
 

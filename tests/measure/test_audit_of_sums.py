@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.defences.accounting import Level, Trust, guarantee_of
-from coterie.flow.rng import Rng
-from coterie.learn.clipping import Clip, RecordClip, Unclipped
-from coterie.learn.lloyd import Points, cluster_sums, nearest, packed_outer_products
+from coterie.learn.clusters.clipping import Clip, RecordClip, Unclipped
+from coterie.learn.clusters.lloyd import Points, cluster_sums, nearest, packed_outer_products
 from coterie.measure.claims import Outcome, Verdict, judge_guarantee
 from coterie.measure.epsilon import Scores, gaussian_epsilon_lower_bound
 from coterie.measure.intervals import Floats
+from coterie.privacy.accounting import Level, Trust, guarantee_of
+from coterie.rng import Rng
 
 DELTA = 1e-6
 MULTIPLIER = float(dp_accounting.get_sigma_gaussian(1.0, DELTA))

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.defences.accounting import Guarantee, Level, Trust
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome, Verdict, judge_at_least, judge_at_most, judge_guarantee
 from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.intervals import Interval
+from coterie.privacy.accounting import Guarantee, Level, Trust
 
 PROVEN = Guarantee(1.0, 1e-6, Level.RECORD, Trust.LOCAL_NOISE)
 STATED = Guarantee.none("nothing is clipped", Level.CLIENT, Trust.LOCAL_NOISE, stated=1.0)

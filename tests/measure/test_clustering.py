@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
 from coterie.measure.clustering import accuracy, adjusted_rand, kmeans_cost, mutual_information, purity
+from coterie.rng import Rng
 
 
 def test_cost_by_hand() -> None:

@@ -9,9 +9,7 @@ import pytest
 from scipy.stats import binom, norm
 from sklearn.metrics import roc_auc_score
 
-from coterie.defences.accounting import Guarantee, Level, Trust
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
 from coterie.measure.claims import Outcome, judge_guarantee
 from coterie.measure.epsilon import (
     EpsilonBound,
@@ -24,6 +22,8 @@ from coterie.measure.epsilon import (
     tpr_at,
 )
 from coterie.measure.intervals import proportion
+from coterie.privacy.accounting import Guarantee, Level, Trust
+from coterie.rng import Rng
 
 DELTA = 1e-6
 NOISE = float(dp_accounting.get_sigma_gaussian(1.0, DELTA))

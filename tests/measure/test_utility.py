@@ -10,7 +10,7 @@ from tests.ring import blobs, play
 
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.flow.guard import ServerGuard, Turn
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.params import map_leaves
 from coterie.learn.sgd import Local
 from coterie.measure import utility

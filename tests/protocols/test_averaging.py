@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput
 from coterie.flow.guard import ClientGuard, Sums
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.params import Params, pick
 from coterie.learn.sgd import Local
 from coterie.measure.utility import evaluate

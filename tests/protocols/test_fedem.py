@@ -8,7 +8,7 @@ from tests.ring import blobs, cohort, play
 
 from coterie.data.federation import Federation
 from coterie.flow.guard import ClientGuard
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.params import pick, stack
 from coterie.learn.sgd import Local
 from coterie.measure.utility import evaluate

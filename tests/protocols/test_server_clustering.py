@@ -14,7 +14,7 @@ from tests.wire.test_messages import Boxes
 
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput
-from coterie.learn.dense import Dense
+from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.utility import evaluate
 from coterie.protocols.base import cosines, updates

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from coterie.errors import DataMissing
-from coterie.recipes import all_recipes, kmeans_runs
-from coterie.recipes import federated_kmeans as recipes
-from coterie.recipes.base import Line, Scale, Settings, find
-from coterie.recipes.federated_kmeans import Histogram
-from coterie.recipes.kmeans_costs import BASELINE, KFED, PRIVATE, PUBLIC, Figure, Point
+from coterie.measure.reproduced import Line
+from coterie.recipes import all_recipes
+from coterie.recipes.base import Scale, Settings, find
+from coterie.recipes.federated_kmeans import recipes
+from coterie.recipes.federated_kmeans import runs as kmeans_runs
+from coterie.recipes.federated_kmeans.costs import BASELINE, KFED, PRIVATE, PUBLIC, Figure, Point
+from coterie.recipes.federated_kmeans.recipes import Histogram
 
 ONE_SEED = Settings(seeds=(0, 1))
 

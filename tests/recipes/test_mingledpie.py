@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from coterie.measure.judge import t_interval, wilson
+from coterie.measure.reproduced import Line
 from coterie.recipes import all_recipes
-from coterie.recipes.base import Line, Scale, Settings, find
+from coterie.recipes.base import Scale, Settings, find
 from coterie.recipes.mingledpie import cost, privacy, utility
 from coterie.recipes.mingledpie.published import TABLE_2, TABLE_3, TABLE_5
 from coterie.recipes.mingledpie.work import SETUPS, present, profiled, trained

@@ -10,14 +10,15 @@ import pytest
 
 from coterie.data.federation import Examples
 from coterie.errors import InvalidInput
-from coterie.flow.rng import Rng
 from coterie.learn.sgd import Local
-from coterie.recipes import all_recipes, property_published
-from coterie.recipes.base import Line, Recipe, Scale, Settings
-from coterie.recipes.property_acquisition import Siege
-from coterie.recipes.property_inference import PAPER, by_part, private_claims
-from coterie.recipes.property_runs import Cell, Plan, Size, size
-from coterie.recipes.property_tables import (
+from coterie.measure.reproduced import Line
+from coterie.recipes import all_recipes
+from coterie.recipes.base import Recipe, Scale, Settings
+from coterie.recipes.property_inference import published as property_published
+from coterie.recipes.property_inference.acquisition import Siege
+from coterie.recipes.property_inference.recipes import PAPER, by_part, private_claims
+from coterie.recipes.property_inference.runs import Cell, Plan, Size, size
+from coterie.recipes.property_inference.tables import (
     ABSENT,
     PLACEBO,
     SIGNED,
@@ -28,7 +29,8 @@ from coterie.recipes.property_tables import (
     found_beyond_placebo,
     in_one_sentence,
 )
-from coterie.recipes.property_tasks import Detail, by_hair, task
+from coterie.recipes.property_inference.tasks import Detail, by_hair, task
+from coterie.rng import Rng
 
 OURS = {recipe.table: recipe for recipe in all_recipes() if recipe.paper == PAPER}
 TINY = Size(Detail(8, tokens=5, vocabulary=50, drawn=600), 4, 8, 2, Local(1, None, 8, 0.1), 2, 4, 1)

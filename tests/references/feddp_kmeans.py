@@ -16,11 +16,9 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from torch import Tensor
 
-from coterie.defences.accounting import split_gaussian
-from coterie.flow.rng import Rng
-from coterie.learn.clipping import ClientClip, RecordClip, Unclipped, clip_clients
-from coterie.learn.kmeans import weighted_kmeans
-from coterie.learn.lloyd import (
+from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped, clip_clients
+from coterie.learn.clusters.kmeans import weighted_kmeans
+from coterie.learn.clusters.lloyd import (
     Points,
     cluster_counts,
     cluster_means,
@@ -33,6 +31,8 @@ from coterie.learn.lloyd import (
     project,
     unpack_symmetric,
 )
+from coterie.privacy.accounting import split_gaussian
+from coterie.rng import Rng
 
 DELTA = 1e-6
 

@@ -8,7 +8,8 @@ import random
 import struct
 import zlib
 
-from coterie.audit.result import (
+from coterie.measure.claims import Outcome
+from coterie.measure.findings import (
     AuditResult,
     Chart,
     Check,
@@ -22,9 +23,7 @@ from coterie.audit.result import (
     Method,
     Series,
 )
-from coterie.measure.claims import Outcome
-from coterie.recipes.base import Claim, Line
-from coterie.report.colophon import Reproduction
+from coterie.measure.reproduced import Claim, Line, Reproduction
 
 PROPERTY, ACQUISITION, PROFILING = "property inference", "model acquisition", "preference profiling"
 MEMBERSHIP, RECONSTRUCTION = "membership inference", "reconstruction from k-means"

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.report.sample import frontier, leaks, roc_of
 
-from coterie.audit.result import Chart, Measured, Series
+from coterie.measure.findings import Chart, Measured, Series
 from coterie.report import charts
 from coterie.report.looks import COLOURS, SHAPES, shape, slots_in, slots_of
 from coterie.report.scales import Scale, domain, tick_labels, ticks

@@ -15,9 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.report.sample import BROKEN, DPSGD, PROFILING, reproduction, sample
 
-from coterie.audit.result import AuditResult, Chart, ClaimVerdict, Frontier, Gallery, Leak, Measured, Series, Suspected
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
+from coterie.measure.findings import (
+    AuditResult,
+    Chart,
+    ClaimVerdict,
+    Frontier,
+    Gallery,
+    Leak,
+    Measured,
+    Series,
+    Suspected,
+)
 from coterie.report.html import render, render_reproductions
 from coterie.report.markup import VOID, element
 from coterie.report.values import capital

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from tests.report.sample import sample
 
-from coterie.audit.result import Check
+from coterie.measure.findings import Check
 from coterie.report.junit import junit_xml
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from rich.console import Console
 from tests.report.sample import sample
 
-from coterie.audit.result import AuditResult, Check, Measured
+from coterie.measure.findings import AuditResult, Check, Measured
 from coterie.report.terminal import HEAT, gate_table, leak_tables, show
 
 

@@ -36,7 +36,7 @@ local = {{ steps = 2, batch_size = 8, lr = 0.1 }}
 
 
 def coterie(*arguments: object, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", "from coterie.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from coterie.commands.cli import main; main()", *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     return subprocess.Popen(
         command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,11 +17,9 @@ from torch.nn.functional import cosine_similarity
 
 from coterie.data.auxiliary import Auxiliary
 from coterie.learn.params import flatten
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Envelope
 from coterie.wire.view import ThreatModel, View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 PLACING = "place"  # requests of this kind place a newcomer; each split of the tree has its own
 

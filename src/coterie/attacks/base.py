@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from coterie.data.auxiliary import Auxiliary
+from coterie.rng import Rng
 from coterie.wire.messages import Envelope
 from coterie.wire.view import ThreatModel, View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 Guess_co = TypeVar("Guess_co", covariant=True)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,13 +14,11 @@ from torch import Tensor
 from coterie.attacks.base import Suspicions
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import require
-from coterie.learn.clipping import RecordClip
-from coterie.learn.kmeans_statistics import Unit, statistics
-from coterie.learn.lloyd import Points, nearest
+from coterie.learn.clusters.clipping import RecordClip
+from coterie.learn.clusters.lloyd import Points, nearest
+from coterie.learn.clusters.statistics import Unit, statistics
+from coterie.rng import Rng
 from coterie.wire.view import ThreatModel, View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 RESULT = "result"
 TARGET = "target"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,12 +17,10 @@ from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.learn.params import Layout, Params, pick
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions
 from coterie.wire.sealed import SEALED, SHARED_KEY
 from coterie.wire.view import ThreatModel, View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 CURIOUS_SERVER = ThreatModel(
     "curious server", server=True, knows="which preference each cluster serves; examples of every class"

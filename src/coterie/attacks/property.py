@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,10 +25,8 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.errors import require
 from coterie.learn.params import Params, map_leaves, stack
+from coterie.rng import Rng
 from coterie.wire.view import ThreatModel, View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 
 def property_threat(attacker: int = 0) -> ThreatModel:

@@ -9,7 +9,6 @@ paper's 0.9 gives the property a tenth. The scaled-up form (paper 000, Section 3
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,13 +18,11 @@ from torch.nn.functional import cross_entropy
 from coterie.attacks.property import Known, PassiveProperty
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, require
-from coterie.learn.model import Model, ModuleModel, built
+from coterie.learn.models.model import Model, ModuleModel, built
 from coterie.learn.params import Params, map_leaves, pick
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Envelope
 from coterie.wire.view import View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 HEAD_STEPS = 20  # of gradient descent on the property's head alone, before the joint steps
 HEAD_EXAMPLES = 64  # of either kind

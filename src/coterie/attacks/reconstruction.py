@@ -11,20 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import require
-from coterie.learn.clipping import RecordClip
-from coterie.learn.kmeans_statistics import Unit, statistics, unscaled
-from coterie.learn.lloyd import Points
+from coterie.learn.clusters.clipping import RecordClip
+from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.statistics import Unit, statistics, unscaled
+from coterie.rng import Rng
 from coterie.wire.view import ThreatModel, View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 REST, OTHERS = "rest of the client", "other clients"
 """Parts of the auxiliary data: the target client's other records, and everybody else's."""

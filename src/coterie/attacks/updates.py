@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,13 +13,11 @@ from torch.nn.functional import normalize
 
 from coterie.data.federation import Examples
 from coterie.errors import require
-from coterie.learn.model import Batch, Model
+from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params, map_leaves, pick, subtract
 from coterie.learn.sgd import GradientHook, Local, descend
+from coterie.rng import Rng
 from coterie.wire.view import View
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
 
 
 @dataclass(frozen=True)

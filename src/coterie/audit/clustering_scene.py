@@ -10,27 +10,27 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from coterie.audit.case import Subject
 from coterie.audit.curves import as_png
 from coterie.audit.family import Family
 from coterie.audit.recorded import Recording
 from coterie.audit.scene import held_back
-from coterie.audit.subject import Subject
-from coterie.cluster import run_clustering
+from coterie.config.schema import Choice
 from coterie.data.federation import Examples, Federation, Shards
-from coterie.defences.central_noise import CentralNoise
-from coterie.defences.distributed_noise import DistributedNoise
-from coterie.defences.local_noise import LocalNoise
-from coterie.defences.noisy_sums import SHARES, NoisySums, plan_noise
+from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
 from coterie.errors import InvalidInput, nearest
-from coterie.flow.guarantee import Level
+from coterie.estimators import run_clustering
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn import lloyd
-from coterie.learn.kmeans import weighted_kmeans
+from coterie.learn.clusters import lloyd
+from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.measure.clustering import kmeans_cost
-from coterie.protocols.clustering import Clusters
-from coterie.protocols.federated_lloyd import FederatedLloyd
-from coterie.run.config import Choice
+from coterie.privacy.guarantee import Level
+from coterie.protocols.clusterings.base import Clusters
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.rng import Rng
 from coterie.wire.tape import Tape
 
 KIND = "noisy_sums"

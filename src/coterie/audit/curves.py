@@ -10,11 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from coterie.attacks.base import Suspicions
-from coterie.audit.family import Evidence, Family, Scored
-from coterie.audit.result import Chart, Gallery, Series
-from coterie.audit.subject import label
+from coterie.audit.case import label
+from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.family import Family
+from coterie.config.schema import Choice
+from coterie.measure.findings import Chart, Gallery, Series
 from coterie.measure.judge import YesNo, judge, t_interval
-from coterie.run.config import Choice
 
 PRIVATE, REBUILT = "private", "rebuilt"
 POINTS = 10  # of a curve over rounds

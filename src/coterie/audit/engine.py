@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 
 from coterie.audit import curves, gate, work
-from coterie.audit.family import Claimed, Evidence, Family, Scored, all_families, find
+from coterie.audit.case import Subject, check_limits, label
+from coterie.audit.evidence import Claimed, Evidence, Scored
+from coterie.audit.family import Family, all_families, find
 from coterie.audit.recorded import Recording
-from coterie.audit.result import (
+from coterie.config.schema import Choice
+from coterie.measure.claims import Outcome
+from coterie.measure.findings import (
     AuditResult,
     Chart,
     ClaimVerdict,
@@ -25,10 +29,7 @@ from coterie.audit.result import (
     Series,
     Suspected,
 )
-from coterie.audit.subject import Subject, check_limits, label
-from coterie.measure.claims import Outcome
 from coterie.measure.judge import t_interval
-from coterie.run.config import Choice
 from coterie.run.folder import versions
 from coterie.run.jobs import Progress
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from coterie.audit import work
+from coterie.audit.case import NAMES, Subject, in_words, label
 from coterie.audit.engine import capital, score_of, utility_of
-from coterie.audit.family import Evidence, Family
-from coterie.audit.result import Frontier, FrontierPoint
-from coterie.audit.subject import NAMES, Subject, in_words, label
+from coterie.audit.evidence import Evidence
+from coterie.audit.family import Family
+from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
-from coterie.run.config import Choice
+from coterie.measure.findings import Frontier, FrontierPoint
 from coterie.run.jobs import Progress
 
 

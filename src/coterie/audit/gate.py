@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.audit.result import Check
-from coterie.audit.subject import Subject
-
-if TYPE_CHECKING:
-    from coterie.audit.family import Evidence, Family
+from coterie.audit.case import Subject
+from coterie.audit.evidence import Evidence
+from coterie.audit.family import Family
+from coterie.measure.findings import Check
 
 
 def known_limits(families: Sequence[Family]) -> list[str]:

@@ -18,13 +18,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-import coterie.run.builders  # noqa: F401  (recorded ciphertexts can be read once their classes are known)
+import coterie.config.builders  # noqa: F401  (recorded ciphertexts can be read once their classes are known)
 from coterie.audit import toml
-from coterie.audit.family import Scored
-from coterie.audit.subject import RecordedOptions, Subject, read
+from coterie.audit.case import RecordedOptions, Subject, read
+from coterie.audit.evidence import Scored
 from coterie.data.federation import Examples, Federation
 from coterie.errors import DataMissing, InvalidInput, require
-from coterie.learn.model import Model
+from coterie.learn.models.model import Model
 from coterie.measure.judge import Finding, Labels, YesNo
 from coterie.measure.preferences import Preferences
 from coterie.protocols.base import Trainer

@@ -9,18 +9,18 @@ from typing import Any
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.property import PassiveProperty, property_threat
-from coterie.audit.family import Evidence, Scored
+from coterie.audit.evidence import Evidence, Scored
 from coterie.audit.recorded import Recording
-from coterie.audit.result import Chart, Series, Suspected
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.data.partition.dealing import tag_of
 from coterie.errors import nearest, require
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn.model import Model
+from coterie.learn.models.model import Model
+from coterie.measure.findings import Chart, Series, Suspected
 from coterie.measure.judge import judge
 from coterie.protocols.base import Trainer
+from coterie.rng import Rng
 
 ATTACK, ADVERSARY, FAMILY = "passive inference", "curious client", "property inference"
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 
-from coterie.audit.family import Claimed, Evidence, Scored
+from coterie.audit.evidence import Claimed, Evidence, Scored
 from coterie.data.auxiliary import Auxiliary, reserve
 from coterie.data.federation import Examples, Federation
 from coterie.flow.drive import Tamperer, drive
-from coterie.flow.guarantee import Guarantee
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Ask, Protocol, Server
-from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
-from coterie.learn.model import Model
+from coterie.learn.models.model import Model
 from coterie.measure.claims import judge_guarantee
 from coterie.measure.cost import Meter, peak_memory
 from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
+from coterie.privacy.guarantee import Guarantee
+from coterie.rng import Rng
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie.audit.case import Subject, label
 from coterie.audit.curves import Found
-from coterie.audit.family import Claimed, Evidence, Family, Scored, find
+from coterie.audit.evidence import Claimed, Evidence, Scored
+from coterie.audit.family import Family, find
 from coterie.audit.recorded import Recording
-from coterie.audit.subject import Subject, label
+from coterie.config.schema import Choice
 from coterie.errors import Diverged, InvalidInput
-from coterie.run.config import Choice
 from coterie.run.jobs import Job, Progress, Result, run_jobs
 
 REFUSED, WARNED = "refused", "warned"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from coterie.data.federation import Examples
 from coterie.errors import InvalidInput, nearest, require
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 WITH_PROPERTY, WITHOUT_PROPERTY = "with_property", "without_property"
 

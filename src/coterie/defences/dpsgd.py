@@ -16,11 +16,11 @@ import torch
 from dp_accounting import DpEvent
 from torch import Tensor
 
-from coterie.defences.accounting import dpsgd_events, epsilon_of, guarantee_of
 from coterie.errors import require
-from coterie.flow.guarantee import Guarantee, Level, RunFacts, Trust
 from coterie.flow.guard import ClientGuard, Defence, Step
 from coterie.learn.params import Layout, Params
+from coterie.privacy.accounting import dpsgd_events, epsilon_of, guarantee_of
+from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
 
 
 @dataclass(frozen=True)

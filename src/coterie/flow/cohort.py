@@ -12,10 +12,10 @@ from torch import Tensor
 
 from coterie.data.federation import Examples, Schedule, Shards
 from coterie.flow.guard import ClientGuard, Step, Turn
-from coterie.flow.rng import Rng
-from coterie.learn.model import Batch, Model
+from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params, pick
 from coterie.learn.sgd import GradientHook, Local, descend
+from coterie.rng import Rng
 
 
 def evaluation_block(model: Model) -> int:

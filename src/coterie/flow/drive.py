@@ -12,7 +12,7 @@ from coterie.errors import InvalidInput, require
 from coterie.flow.guard import Turn
 from coterie.flow.protocol import Ask, Replies, Server
 from coterie.flow.protocol import Protocol as Algorithm
-from coterie.flow.rng import Rng
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Envelope
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View

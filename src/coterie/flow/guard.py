@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.flow.guarantee import Guarantee, RunFacts
-from coterie.flow.rng import Rng
 from coterie.learn.params import Params
+from coterie.privacy.guarantee import Guarantee, RunFacts
+from coterie.rng import Rng
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.sealed import SealedSum

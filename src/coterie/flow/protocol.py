@@ -5,19 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from coterie.errors import require
+from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, ServerGuard, Sums, Turn
-from coterie.flow.rng import Rng
 from coterie.learn.params import Params, stack
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Published
-
-if TYPE_CHECKING:
-    from coterie.flow.cohort import Cohort
 
 State = TypeVar("State")
 

@@ -15,11 +15,11 @@ from coterie.data.federation import Federation
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Turn
 from coterie.flow.protocol import Population, Protocol
-from coterie.flow.rng import Rng
 from coterie.flow.workers import Workers
 from coterie.learn.memory import keep_freed_memory
-from coterie.learn.model import Model
+from coterie.learn.models.model import Model
 from coterie.learn.params import Layout, Params
+from coterie.rng import Rng
 from coterie.wire.messages import Envelope, Published
 
 CHUNK_BYTES = 1 << 30  # how much the clients under way may take for parameters, gradients and batches

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import Diverged, require
-from coterie.learn.model import Batch, Model
+from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
 
 

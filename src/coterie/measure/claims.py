@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from coterie.defences.accounting import Guarantee
 from coterie.errors import require
 from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.intervals import Interval
+from coterie.privacy.accounting import Guarantee
 
 
 class Outcome(Enum):

@@ -9,7 +9,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.learn.lloyd import nearest, squared_distances
+from coterie.learn.clusters.lloyd import nearest, squared_distances
 
 Counts = NDArray[np.int64]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import dp_accounting
 import numpy as np
@@ -22,9 +21,7 @@ from scipy.stats import norm, rankdata
 
 from coterie.errors import InvalidInput, require
 from coterie.measure.intervals import Floats, Interval, lower_limit, proportion, upper_limit
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 CANDIDATES = 400
 """Thresholds tried on the first half."""

@@ -12,12 +12,10 @@ from torch import Tensor
 from coterie.attacks.membership import log_ratios
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput
-from coterie.flow.guarantee import Guarantee
 from coterie.flow.guard import ClientGuard, Defence, ServerGuard, Turn
 from coterie.flow.protocol import Protocol, Server
-from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
-from coterie.learn.model import Model
+from coterie.learn.models.model import Model
 from coterie.measure.claims import Verdict, judge_guarantee
 from coterie.measure.epsilon import (
     EpsilonBound,
@@ -29,6 +27,8 @@ from coterie.measure.epsilon import (
     tpr_at,
 )
 from coterie.measure.intervals import Floats, Interval
+from coterie.privacy.guarantee import Guarantee
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Envelope
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from coterie.attacks.reconstruction import Rebuilt
 from coterie.errors import require
-from coterie.learn.kmeans_statistics import labels_of
-from coterie.learn.lloyd import Points
+from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.statistics import labels_of
 from coterie.learn.params import Params
 from coterie.measure.judge import Finding, judge, t_interval
 

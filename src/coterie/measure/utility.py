@@ -13,7 +13,7 @@ from coterie.flow.cohort import evaluation_block
 from coterie.flow.guard import Turn
 from coterie.flow.protocol import Protocol, Server
 from coterie.flow.simulate import Simulator
-from coterie.learn.model import Model
+from coterie.learn.models.model import Model
 from coterie.learn.params import Params, pick
 
 ROWS_AT_ONCE = 200_000

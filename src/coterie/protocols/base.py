@@ -13,11 +13,11 @@ from torch import Tensor
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput, require
 from coterie.flow.cohort import Cohort
-from coterie.flow.guarantee import Pool, RunFacts
 from coterie.flow.guard import Sums
 from coterie.flow.protocol import Ask, Protocol, Replies, Server, State
 from coterie.learn.params import Params, flatten, map_leaves
 from coterie.learn.sgd import Local
+from coterie.privacy.guarantee import Pool, RunFacts
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Published
 

@@ -13,9 +13,9 @@ from coterie.errors import InvalidInput, require
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Ask, Replies, Server
-from coterie.flow.rng import Rng
 from coterie.learn.params import Params
 from coterie.protocols.base import Trainer, copies, cosines, updates
+from coterie.rng import Rng
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Published
 

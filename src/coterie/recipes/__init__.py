@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from coterie.recipes.base import Recipe
+from coterie.recipes.base import Recipe
 
 
 def all_recipes() -> list[Recipe]:

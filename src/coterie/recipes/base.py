@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 
 from coterie.errors import InvalidInput, nearest, require
+from coterie.measure.reproduced import Claim, Line, Reproduction
 from coterie.run.jobs import Job, Progress, Result, run_jobs, stored
 
 
@@ -46,28 +46,6 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One value of a table: the paper's beside ours."""
-
-    row: str
-    published: float | None
-    ours: float
-    low: float = math.nan  # a 95 % interval over seeds; NaN where there is one seed only
-    high: float = math.nan
-    note: str = ""
-    seeds: int = 1  # behind the interval
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Something that the paper says of its own table, and whether it holds in ours."""
-
-    text: str
-    holds: bool | None  # None: our intervals do not decide it
-    evidence: str
-
-
-@dataclass(frozen=True)
 class Recipe:
     paper: str  # "mingledpie"
     table: str  # "III", "Fig 3"
@@ -93,6 +71,11 @@ class Recipe:
         results = run_jobs(jobs, self.folder(settings, folder), processes=processes, progress=progress)
         lines = self.lines(settings, results)
         return lines, self.claims(lines)
+
+    def shown(self, settings: Settings, lines: Sequence[Line], claims: Sequence[Claim]) -> Reproduction:
+        """What a page needs of it."""
+        scale = settings.scale.value
+        return Reproduction(self.paper, self.table, self.title, lines, claims, scale, self.differs, self.unit)
 
     def folder(self, settings: Settings, root: Path) -> Path:
         return root / self.paper / settings.scale.value / (self.shares or self.table.replace(" ", "-"))

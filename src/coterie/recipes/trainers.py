@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.measure.judge import t_interval
-from coterie.recipes.base import Claim, Line, Recipe, Scale, Settings
+from coterie.measure.reproduced import Claim, Line
+from coterie.recipes.base import Recipe, Scale, Settings
 from coterie.run.jobs import Job, Result
 
 PUBLISHED = {"IFCA": 97.49, "FedProx": 81.11, "FedEM": 87.14, "FedAvg": None}

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coterie.audit.result import Chart, Frontier, FrontierPoint, Leak, Measured, Series
+from coterie.measure.findings import Chart, Frontier, FrontierPoint, Leak, Measured, Series
 from coterie.report.looks import COLOURS, Slots, shape, slots_in, slots_of
 from coterie.report.markup import Html, element, join, trusted
 from coterie.report.scales import Scale, domain, tick_labels

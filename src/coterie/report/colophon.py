@@ -3,35 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from coterie.audit.result import AuditResult, Measured, counted
+from coterie.measure.findings import AuditResult, Measured, counted
+from coterie.measure.reproduced import Reproduction
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, measured, row, section, table
 from coterie.report.values import capital, number
-
-if TYPE_CHECKING:
-    from coterie.recipes.base import Claim, Line, Recipe, Settings
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """A table or figure of a paper: its published values, ours, and which of its claims hold."""
-
-    paper: str
-    table: str
-    title: str
-    lines: Sequence[Line]
-    claims: Sequence[Claim] = ()
-    scale: str = ""
-    differs: str = ""
-    unit: str = ""
-
-    @classmethod
-    def of(cls, recipe: Recipe, settings: Settings, lines: Sequence[Line], claims: Sequence[Claim]) -> Reproduction:
-        scale = settings.scale.value
-        return cls(recipe.paper, recipe.table, recipe.title, lines, claims, scale, recipe.differs, recipe.unit)
 
 
 def methods(result: AuditResult) -> Html:

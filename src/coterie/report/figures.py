@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coterie.audit.result import AuditResult, Chart, Frontier, Gallery, Leak
 from coterie.errors import require
+from coterie.measure.findings import AuditResult, Chart, Frontier, Gallery, Leak
 from coterie.report import charts
 from coterie.report.charts import looks_of, number_or_whole, rate_at
 from coterie.report.looks import Slots, reference_swatch, slots_in, swatch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.audit.result import AuditResult, Leak, Suspected, counted
+from coterie.measure.findings import AuditResult, Leak, Suspected, counted
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, row, section, table
 from coterie.report.values import (

@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from coterie.audit.result import AuditResult
+from coterie.measure.findings import AuditResult
+from coterie.measure.reproduced import Reproduction as Reproduction
 from coterie.report import colophon, figures, findings, overview, promises
-from coterie.report.colophon import Reproduction as Reproduction
 from coterie.report.looks import slots_of
 from coterie.report.markup import Html, element, join, trusted
 from coterie.report.values import UNDEFENDED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from coterie.audit.result import AuditResult
+from coterie.measure.findings import AuditResult
 from coterie.report.markup import printable
 
 SUITE = "coterie gate"

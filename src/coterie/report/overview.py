@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.audit.result import AuditResult, Leak
+from coterie.measure.findings import AuditResult, Leak
 from coterie.report.looks import COLOURS, Slots, shape, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, row, section, table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coterie.audit.result import Measured
 from coterie.measure.claims import Outcome
+from coterie.measure.findings import Measured
 from coterie.report.markup import Html, element, join
 from coterie.report.values import capital, interval, number
 

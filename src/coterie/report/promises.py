@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.audit.result import AuditResult, ClaimVerdict, Defended
 from coterie.measure.claims import Outcome
+from coterie.measure.findings import AuditResult, ClaimVerdict, Defended
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import grouped, measured, outcome_badge, row, section, table
 from coterie.report.values import (

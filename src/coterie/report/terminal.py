@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coterie.audit.result import AuditResult, ClaimVerdict, Defended, Leak, Measured, Suspected
 from coterie.measure.claims import Outcome
+from coterie.measure.findings import AuditResult, ClaimVerdict, Defended, Leak, Measured, Suspected
 from coterie.report.markup import printable
 from coterie.report.values import (
     GLYPHS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.audit.result import Check, ClaimVerdict, Leak, Measured
+from coterie.measure.findings import Check, ClaimVerdict, Leak, Measured
 
 MISSING = "not measured"
 UNDEFENDED = "none"

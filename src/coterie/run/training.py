@@ -13,11 +13,11 @@ from coterie.data.federation import Federation
 from coterie.flow.drive import Tamperer, drive
 from coterie.flow.guard import Defence, Turn
 from coterie.flow.protocol import Ask, Protocol, Server
-from coterie.flow.rng import Rng
 from coterie.flow.simulate import Simulator, population
-from coterie.learn.model import Model, as_model
+from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params
 from coterie.measure.utility import Scores, evaluate
+from coterie.rng import Rng
 from coterie.run.folder import Checkpoint, RunFolder
 from coterie.wire.tape import Tape
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
+from coterie.audit.case import Subject
 from coterie.audit.clustering_scene import DELTA, ClusteringFamily, Scene
-from coterie.audit.family import Evidence, Scored
+from coterie.audit.evidence import Evidence, Scored
 from coterie.audit.scene import claimed
-from coterie.audit.subject import Subject
-from coterie.flow.rng import Rng
-from coterie.learn import lloyd
-from coterie.learn.nearest_centre import NearestCentre
+from coterie.config.schema import Choice
+from coterie.learn.clusters import lloyd
+from coterie.learn.clusters.nearest_centre import NearestCentre
 from coterie.measure.cost import payload_bytes, peak_memory
 from coterie.measure.membership import Releases, measure_membership, optimal_scores
-from coterie.run.config import Choice
+from coterie.rng import Rng
 
 TRIALS = 500  # releases with the record, and as many without
 NO_NOISE = 1e-6  # what the test takes for the deviation where nothing is added

@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 
 from coterie.attacks.reconstruction import CURIOUS_SERVER, OTHERS, REST, RecordReconstruction
+from coterie.audit.case import Subject
 from coterie.audit.clustering_scene import ClusteringFamily, Scene, as_examples
 from coterie.audit.curves import PRIVATE, REBUILT
-from coterie.audit.family import Evidence, Scored
+from coterie.audit.evidence import Evidence, Scored
 from coterie.audit.scene import claimed
-from coterie.audit.subject import Subject
+from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
-from coterie.flow.rng import Rng
-from coterie.learn.clipping import Unclipped
+from coterie.learn.clusters.clipping import Unclipped
 from coterie.measure.cost import peak_memory
 from coterie.measure.reconstruction import Originals, cosines
-from coterie.run.config import Choice
+from coterie.rng import Rng
 from coterie.wire.tape import Tape
 
 VICTIMS = 5  # clients, of each of which one record is looked for

@@ -8,17 +8,18 @@ from dataclasses import replace
 import torch
 
 from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
-from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.case import Subject
+from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.family import Family
 from coterie.audit.scene import DELTA, claimed, play
-from coterie.audit.subject import Subject
+from coterie.config import registry
+from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation
-from coterie.flow.rng import Rng
 from coterie.measure.judge import ClusterCounts, judge
 from coterie.protocols.base import Trainer
 from coterie.protocols.sattler import Sattler
-from coterie.run import registry
-from coterie.run.config import Choice
+from coterie.rng import Rng
 
 JOIN = 20  # the round in which the first newcomer joins; the others follow, two rounds apart
 

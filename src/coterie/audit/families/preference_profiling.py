@@ -16,19 +16,20 @@ from coterie.attacks.profiling import (
     colluding_server,
 )
 from coterie.attacks.updates import Imitation
-from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.case import Subject
+from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.family import Family
 from coterie.audit.recorded import Recording, clusters_stand_for
-from coterie.audit.result import Suspected
 from coterie.audit.scene import DELTA, claimed, held_back, play
-from coterie.audit.subject import Subject
+from coterie.config import registry
+from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
-from coterie.flow.rng import Rng
+from coterie.measure.findings import Suspected
 from coterie.measure.judge import Finding, Labels, judge
 from coterie.measure.preferences import Preferences
 from coterie.protocols.ifca import Ifca
-from coterie.run import registry
-from coterie.run.config import Choice
+from coterie.rng import Rng
 from coterie.wire.view import View
 
 ROUNDS = 12

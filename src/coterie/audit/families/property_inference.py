@@ -9,23 +9,24 @@ from typing import Any
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation, directions
 from coterie.audit import replay_property
+from coterie.audit.case import Subject
 from coterie.audit.curves import auc_by_round
-from coterie.audit.family import Evidence, Family, Scored
+from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.family import Family
 from coterie.audit.recorded import Recording
-from coterie.audit.result import Chart, Series
 from coterie.audit.scene import DELTA, Played, claimed, play
-from coterie.audit.subject import Subject
+from coterie.config import registry
+from coterie.config.schema import Choice
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition.property import Control, PropertySplit
 from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn.model import Model
+from coterie.learn.models.model import Model
+from coterie.measure.aggregates import consecutive_cosines, pictured
+from coterie.measure.findings import Chart, Series
 from coterie.measure.judge import judge
 from coterie.protocols.base import Trainer
-from coterie.recipes.property_runs import consecutive_cosines, pictured
-from coterie.run import registry
-from coterie.run.config import Choice
+from coterie.rng import Rng
 
 CLIENTS = 4  # the fewer, the more shows of each: the paper's tables start at 3
 EVERY = 3  # rounds; consecutive aggregates tend to oppose each other, and every other one would look like a property

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from coterie.data.federation import Federation
 from coterie.errors import require
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 
 def late(federation: Federation, share: float, round: int, rng: Rng) -> Federation:

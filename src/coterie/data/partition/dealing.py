@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +12,7 @@ from numpy.typing import NDArray
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.sources.base import SPLIT, TEST
 from coterie.errors import nearest, require
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 Rows = NDArray[np.int64]
 Weights = NDArray[np.float64]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,9 +12,7 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.dealing import unknown_groups
 from coterie.errors import require
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 
 @dataclass(frozen=True)

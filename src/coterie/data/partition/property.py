@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -26,9 +26,7 @@ from coterie.data.partition.dealing import (
 )
 from coterie.data.partition.labels import skew
 from coterie.errors import nearest, require
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 PROPERTY = "property"  # the tag of the federation's examples that says which have what the attacker looks for
 

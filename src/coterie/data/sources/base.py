@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,9 +21,7 @@ from torch import Tensor
 
 from coterie.data.federation import Examples
 from coterie.errors import CoterieError, DataMissing, InvalidInput
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 ENVIRONMENT = "COTERIE_DATA"
 SPLIT = "split"  # the tag that keeps a published train/test split

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ import torch
 from coterie.data.federation import Examples
 from coterie.data.sources.base import Source, integers, pixels
 from coterie.errors import InvalidInput, require
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 
 class Embedded(Source):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,9 +22,7 @@ from coterie.data.federation import Examples
 from coterie.data.sources.base import integers
 from coterie.data.sources.embedded import Generated
 from coterie.errors import InvalidInput, nearest, require
-
-if TYPE_CHECKING:
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 # All float32; numpy's stubs widen arithmetic with Python numbers, hence Any.
 Plane = NDArray[Any]  # (faces, rows, columns)

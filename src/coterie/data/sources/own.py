@@ -6,9 +6,10 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -16,11 +17,7 @@ from coterie.data.federation import Examples
 from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels, read_npz, standardised
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from coterie.flow.rng import Rng
+from coterie.rng import Rng
 
 X_NAMES = ("x", "X", "features", "images", "data", "x_train")
 Y_NAMES = ("y", "Y", "labels", "label", "target", "targets", "y_train")

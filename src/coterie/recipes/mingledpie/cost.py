@@ -12,22 +12,22 @@ import torch
 from coterie.attacks.profiling import CURIOUS_SERVER
 from coterie.data.partition import LabelSets
 from coterie.data.sources.embedded import Mnist5k
-from coterie.defences.ckks import Ckks, CkksBatch
-from coterie.defences.fuzzy_tags import ClusterKeys, GroupSets, TagRule
-from coterie.defences.masked_rounds import PairwiseMasks
-from coterie.defences.mingling import Mingling
-from coterie.defences.rebuilding import Counted
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.mingling.fuzzy_tags import ClusterKeys, GroupSets, TagRule
+from coterie.defences.mingling.rebuilding import Counted
+from coterie.defences.secure_sums import PairwiseMasks
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn.model import Model
-from coterie.learn.models import Cnn, ResNet18, fcnn, texas_mlp
+from coterie.learn.models.bundled import Cnn, ResNet18, fcnn, texas_mlp
+from coterie.learn.models.model import Model
 from coterie.learn.params import Layout, Params
 from coterie.protocols.ifca import Ifca
 from coterie.recipes.base import Recipe, Scale, Settings
 from coterie.recipes.mingledpie.published import TABLE_4, TABLE_9
 from coterie.recipes.mingledpie.tables import SHARED, Entry, jobs_of, lines_of
+from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.run.training import train
+from coterie.seal.ckks import Ckks, CkksBatch
 from coterie.wire.sealed import SealedBatch, SealedSum
 from coterie.wire.tape import Tape
 

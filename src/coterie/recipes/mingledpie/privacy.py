@@ -9,14 +9,15 @@ import torch
 
 from coterie.attacks.profiling import CURIOUS_SERVER, IdentityProfiling
 from coterie.data.auxiliary import Auxiliary
-from coterie.defences.fuzzy_tags import ClusterKeys, Counting, GroupSets, IdentitySets, SampledSets, TagRule
-from coterie.flow.rng import Rng
+from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, GroupSets, IdentitySets, SampledSets, TagRule
 from coterie.measure.intervals import proportion
 from coterie.measure.judge import wilson
-from coterie.recipes.base import Claim, Line, Recipe, Scale, Settings
+from coterie.measure.reproduced import Claim, Line
+from coterie.recipes.base import Recipe, Scale, Settings
 from coterie.recipes.mingledpie.published import FIGURE_3, TABLE_2
 from coterie.recipes.mingledpie.tables import SHARED, Entry, jobs_of, lines_of, path_of
 from coterie.recipes.mingledpie.work import SETUPS, present, profiled
+from coterie.rng import Rng
 from coterie.run.jobs import Job, Result
 from coterie.wire.messages import Contributions, Envelope, Published
 from coterie.wire.tape import Tape

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from coterie.measure.judge import t_interval
-from coterie.recipes.base import Line, Settings
+from coterie.measure.reproduced import Line
+from coterie.recipes.base import Settings
 from coterie.run.jobs import Job, Result
 
 

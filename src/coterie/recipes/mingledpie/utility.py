@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie.measure.judge import t_interval
-from coterie.recipes.base import Claim, Line, Recipe, Scale, Settings
+from coterie.measure.reproduced import Claim, Line
+from coterie.recipes.base import Recipe, Scale, Settings
 from coterie.recipes.mingledpie.published import (
     FIGURE_5,
     FIGURE_6,

@@ -21,16 +21,14 @@ from coterie.data.sources.binary_features import Purchase100, Texas100
 from coterie.data.sources.cifar import Cifar10, Cifar100
 from coterie.data.sources.embedded import Mnist5k
 from coterie.data.sources.mnist import FashionMnist, Mnist
-from coterie.defences.fuzzy_tags import Counting
-from coterie.defences.masked_rounds import PairwiseMasks
-from coterie.defences.mingling import Mingling
-from coterie.defences.mock_cipher import MockCipher
-from coterie.defences.rebuilding import IdealMatrix, NoRebuilding
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.mingling.fuzzy_tags import Counting
+from coterie.defences.mingling.rebuilding import IdealMatrix, NoRebuilding
+from coterie.defences.secure_sums import PairwiseMasks
 from coterie.errors import Diverged, InvalidInput
 from coterie.flow.guard import Defence
-from coterie.flow.rng import Rng
-from coterie.learn.model import Model
-from coterie.learn.models import Cnn, ResNet18, fcnn, purchase_mlp, texas_mlp
+from coterie.learn.models.bundled import Cnn, ResNet18, fcnn, purchase_mlp, texas_mlp
+from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
 from coterie.measure.judge import Finding, Labels, judge
 from coterie.measure.preferences import Preferences, judge_top_k
@@ -38,8 +36,10 @@ from coterie.measure.utility import accuracy
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.run.training import Outcome, train
+from coterie.seal.mock import MockCipher
 from coterie.wire.tape import Tape
 from coterie.wire.view import View
 

@@ -1,0 +1,175 @@
+"""What is audited: a federation as configured, the defences to compare it with, and the limits it must meet."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coterie import __version__
+from coterie.config import registry
+from coterie.config.schema import Choice, Config, beside, validate
+from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
+
+FEW = 4  # examples that a user's own model is tried on
+
+
+class Property(BaseModel):
+    """What an adversary would like to know about a client's examples: one of their tags."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    tag: str
+    value: int = 1
+
+
+class AuditOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    seeds: int = Field(default=3, ge=1)
+    families: tuple[str, ...] = ()  # all that the data admit, if empty
+    property: Property | None = None
+    compare: tuple[Choice, ...] = ()  # further defences; each family has its own few if empty
+
+
+class RecordedOptions(BaseModel):
+    """What the attacks on a recording must be told beside it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    folder: Path | None = None  # the command line names it
+    truth: str | None = None  # a file in that folder; without one nothing is scored
+    adversary: tuple[int, ...] = Field(default=(0,), min_length=1)  # the clients that a curious client is
+    warmup: int = Field(default=0, ge=0)  # first rounds that property inference does not look at
+    serves: dict[int, int] = Field(default_factory=dict)  # which preference each cluster serves; itself if left out
+
+
+class Subject(Config):
+    """A configuration with the audit's own tables. Of a recording, ``data`` are what the adversary holds."""
+
+    audit: AuditOptions = AuditOptions()
+    limits: dict[str, float] = Field(default_factory=dict)
+    recorded: RecordedOptions | None = None
+
+    @property
+    def seeds(self) -> int:
+        """How often everything is repeated; what was written down happened once."""
+        return 1 if self.recorded else self.audit.seeds
+
+    def rehearse(self) -> None:
+        """Read a user's own data and try a user's own model on a few, before anything long begins."""
+        own_data, own_model = "path" in self.data.options, ":" in self.model.kind
+        if not own_data and not own_model:
+            return
+        examples = self.examples()
+        few = examples.x[:FEW]
+        model, what = self.built_model(examples), f"model {self.model.kind!r}"
+        try:
+            logits = model.logits(model.init(self.seed), few)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, CoterieError):
+                raise
+            raise InvalidInput(
+                f"{what} fails on examples of shape {tuple(few.shape[1:])}: {type(error).__name__}: {error}; "
+                "give it the data's shape"
+            ) from error
+        expected = (len(few), examples.classes)
+        require(
+            tuple(logits.shape) == expected,
+            f"outputs of {what}",
+            tuple(logits.shape),
+            f"must be (examples, classes) = {expected}",
+        )
+        if not bool(logits.isfinite().all()):
+            raise InvalidInput(f"{what} gives NaN or infinity for examples that are finite; mend its forward pass")
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that a job's result depends on beside the job itself: results of other settings are not taken."""
+        said = self.model_dump(mode="json", include={"seed", "data", "partition", "model", "trainer", "recorded"})
+        said |= {"property": self.audit.model_dump(mode="json")["property"], "version": __version__}
+        if self.recorded:
+            said["defence"] = self.defence.model_dump(mode="json")
+        said["files"] = [_stamps(path) for path in self._files()]
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    def _files(self) -> Iterator[Path]:
+        """The user's own: data, recording and model."""
+        if path := self.data.options.get("path"):
+            yield from (Path(path), Path(self.data.options.get("folder", "."), path))
+        if self.recorded and self.recorded.folder:
+            yield self.recorded.folder
+        if ":" in self.model.kind:
+            yield Path(inspect.getfile(registry.look_up(self.model.kind, registry.MODELS, "model")))
+
+
+def _stamps(path: Path) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a file, or of all files in a folder."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files if one.is_file()]
+
+
+def parse(values: dict[str, Any], where: str) -> Subject:
+    return validate(Subject, values, where)
+
+
+def read(path: Path) -> Subject:
+    try:
+        subject = parse(tomllib.loads(path.read_text()), str(path))
+    except FileNotFoundError as error:
+        raise DataMissing(f"{path} does not exist; `coterie init` writes an example") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
+    return beside(subject, path)
+
+
+NAMES = {
+    "dpsgd": "DP-SGD",
+    "l2": "L2",
+    "noisy_sums": "noise on sums",
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fedem": "FedEM",
+    "ifca": "IFCA",
+    "sattler": "Sattler's CFL",
+    "cosine_kmeans": "cosine k-means",
+    "label_sets": "label sets",
+    "by_tag": "by tag",
+}
+
+
+WORDS = {"server": "the server", "shared": "clients together", "client": "each client", "secure_sums": "secure sums"}
+
+
+def label(choice: Choice) -> str:
+    """A choice in a few words: its kind and options, for people."""
+    name = NAMES.get(choice.kind, choice.kind)
+    options = {key: value for key, value in choice.options.items() if key != "folder"}
+    return f"{name} ({in_words(options)})" if options else name
+
+
+def in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(_option(str(key).replace("_", " "), item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(in_words(item) for item in value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:g}"
+    return WORDS.get(str(value), str(value))
+
+
+def _option(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no {name}"
+    return f"{name} ({in_words(value)})" if isinstance(value, Mapping | list | tuple) else f"{name} {in_words(value)}"
+
+
+def check_limits(limits: dict[str, float], known: list[str]) -> None:
+    for name in limits:
+        if name not in known:
+            raise InvalidInput(f"limit {name!r} {nearest(name, known)}")

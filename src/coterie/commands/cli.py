@@ -1,0 +1,204 @@
+"""The command line. Heavy imports happen inside the commands, so that help comes at once."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from coterie import __version__
+
+app = typer.Typer(
+    help="Train clustered federations, attack them, defend them, and measure what leaks.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Root = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
+RUNS = Path("runs")
+
+
+@app.command()
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file; without one, the trainers are compared on embedded digits.")
+    ] = None,
+    runs: Root = RUNS,
+    seed: Annotated[int | None, typer.Option(help="Replaces the file's seed.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write down every message, for `coterie audit --recorded`.")
+    ] = None,
+) -> None:
+    """Train one federation, or several that differ in their trainer."""
+    from coterie.commands import training as session
+
+    session.train(config, runs, seed, record)
+
+
+@app.command()
+def resume(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
+    """Go on with a run that was stopped."""
+    from coterie.commands import training as session
+
+    session.resume(folder)
+
+
+@app.command("runs")
+def list_runs(runs: Root = RUNS) -> None:
+    """List runs with their state and newest measurement."""
+    from coterie.commands import training as session
+
+    session.list_runs(runs)
+
+
+@app.command()
+def data(
+    folder: Annotated[
+        Path | None, typer.Option(help="Where data sets lie; else the environment's COTERIE_DATA.")
+    ] = None,
+) -> None:
+    """List data sets: which are ready, which are missing and where they are published."""
+    from coterie.commands import training as session
+
+    session.list_data(folder)
+
+
+Federation = Annotated[Path | None, typer.Argument(help="A TOML file; without one, embedded data are audited.")]
+Audits = Annotated[Path, typer.Option("--folder", help="Where audits are kept; one that was stopped goes on.")]
+AUDITS = RUNS / "audit"
+
+
+@app.command()
+def audit(
+    federation: Federation = None,
+    folder: Audits = AUDITS,
+    recorded: Annotated[
+        Path | None, typer.Option(help="Attack what a deployment wrote down in this folder; nothing is trained.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    junit: Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")] = None,
+) -> None:
+    """Train a federation, attack it, and say whether it is safe to launch; exit code 1 if a limit is broken."""
+    from coterie.commands import auditing as session
+
+    raise typer.Exit(session.run_audit(federation, folder, recorded=recorded, as_json=as_json, junit=junit))
+
+
+@app.command()
+def frontier(federation: Federation = None, folder: Audits = AUDITS) -> None:
+    """Audit, and sweep a defence's strength: leakage against utility against cost, and what to choose."""
+    from coterie.commands import auditing as session
+
+    raise typer.Exit(session.run_audit(federation, folder, with_frontier=True))
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("federation.toml"),
+    data: Annotated[
+        Path | None, typer.Option(help="Your own CSV, Parquet or .npz file, or folder of pictures.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column to be learnt.")] = None,
+) -> None:
+    """Write a commented configuration to audit: of your own data, or an example."""
+    from coterie.commands import auditing as session
+
+    session.init(path, data, label)
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help="A paper's name; without one, all tables are listed.")] = None,
+    table: Annotated[str | None, typer.Option(help="One table or figure; else all of the paper.")] = None,
+    scale: Annotated[Literal["quick", "paper"], typer.Option(help="Or the paper's own settings.")] = "quick",
+    seeds: Annotated[str, typer.Option(help="How many (3), or which (5-9 or 2,4).")] = "3",
+    rows: Annotated[list[str] | None, typer.Option("--row", help="Only rows with this word; may be repeated.")] = None,
+    data: Annotated[Path | None, typer.Option(help="The folder with data sets.")] = None,
+    folder: Annotated[Path, typer.Option(help="Where results are kept.")] = RUNS / "reproduce",
+    html: Annotated[
+        Path | None, typer.Option(help="Write the same as a page; without a paper, of all tables that have been run.")
+    ] = None,
+) -> None:
+    """Run tables and figures of the papers: ours beside the published values."""
+    from coterie.commands import reproduction
+    from coterie.recipes.base import Scale, Settings, parse_seeds
+
+    settings = Settings(Scale(scale), parse_seeds(seeds), tuple(rows or ()), data)
+    if paper is None:
+        reproduction.show_list(settings, folder, html, command_line())
+    else:
+        reproduction.reproduce(paper, table, settings, folder, html, command_line())
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Which benchmarks; without a name, all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every ratio as JSON.")] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Only list the benchmarks.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="How often each side is timed; the best counts.")] = 5,
+    flower_python: Annotated[Path | None, typer.Option(help="A Python with flwr[simulation], for peers.")] = None,
+    pfl_python: Annotated[Path | None, typer.Option(help="A Python with pfl, for peers and kmeans.")] = None,
+    feddp_kmeans: Annotated[Path | None, typer.Option(help="Public code of FedDP-KMeans, for kmeans.")] = None,
+) -> None:
+    """Measure speeds, each as a ratio to a baseline measured beside it."""
+    from coterie.bench.registry import Options
+    from coterie.commands import benchmarking
+
+    if show_list:
+        benchmarking.show_list()
+    else:
+        options = Options(
+            repeats=repeats, flower_python=flower_python, pfl_python=pfl_python, feddp_kmeans=feddp_kmeans
+        )
+        benchmarking.bench(names or [], as_json, options)
+
+
+def command_line() -> str:
+    """As it was typed, for reports to repeat."""
+    return shlex.join(["coterie", *sys.argv[1:]])
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    sys.path.append(str(Path.cwd()))  # so that a model of one's own, ``module:Class``, is found where one stands
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Errors that we raise on purpose are messages, not tracebacks."""
+    from coterie.errors import CoterieError
+
+    try:
+        return app(arguments)
+    except (CoterieError, OSError) as error:  # the second: a full disk, an unreadable file
+        print(f"coterie: {error}", file=sys.stderr)
+        sys.exit(2)
+    except SystemExit as end:
+        if end.code == STOPPED:
+            print(f"coterie: stopped; {how_to_go_on(arguments or sys.argv[1:])}", file=sys.stderr)
+        raise
+
+
+STOPPED = 130  # what typer makes of Ctrl-C
+
+
+def how_to_go_on(arguments: list[str]) -> str:
+    command = arguments[0] if arguments else ""
+    if command in ("train", "resume"):
+        return "what was finished is kept, `coterie runs` names it and `coterie resume FOLDER` goes on"
+    if command in ("audit", "frontier", "reproduce"):
+        return f"what was finished is kept, and the same command goes on: {shlex.join(['coterie', *arguments])}"
+    return "nothing was changed"

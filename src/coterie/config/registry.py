@@ -1,0 +1,94 @@
+"""The names that configurations and the command line use, and the objects behind them.
+
+Everything is imported when it is first asked for, so that listing names costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from coterie.errors import InvalidInput, nearest
+
+if TYPE_CHECKING:
+    from coterie.config.schema import Choice
+    from coterie.flow.guard import Defence
+
+TRAINERS = {
+    "fedavg": "coterie.protocols.fedavg:FedAvg",
+    "fedprox": "coterie.protocols.fedprox:FedProx",
+    "fedem": "coterie.protocols.fedem:FedEM",
+    "ifca": "coterie.protocols.ifca:Ifca",
+    "sattler": "coterie.protocols.sattler:Sattler",
+    "cosine_kmeans": "coterie.protocols.cosine_kmeans:CosineKMeans",
+}
+
+MODELS = {
+    "fcnn": "coterie.learn.models.bundled:fcnn",
+    "cnn": "coterie.learn.models.bundled:Cnn",
+    "face_cnn": "coterie.learn.models.bundled:FaceCnn",
+    "resnet18": "coterie.learn.models.bundled:ResNet18",
+    "gru": "coterie.learn.models.bundled:Gru",
+    "dense": "coterie.learn.models.dense:Dense",
+    "texas_mlp": "coterie.learn.models.bundled:texas_mlp",
+    "purchase_mlp": "coterie.learn.models.bundled:purchase_mlp",
+}
+
+PARTITIONS = {
+    "label_sets": "coterie.data.partition:LabelSets",
+    "dirichlet": "coterie.data.partition:Dirichlet",
+    "iid": "coterie.data.partition:Iid",
+    "by_tag": "coterie.data.partition:ByTag",
+    "rotation": "coterie.data.partition:Rotation",
+    "property": "coterie.data.partition:PropertySplit",
+}
+
+DEFENCES = {
+    "none": "coterie.flow.guard:Defence",
+    "dropout": "coterie.defences.regularise:Dropout",
+    "l2": "coterie.defences.regularise:L2",
+    "dpsgd": "coterie.defences.dpsgd:DpSgd",
+    "mingling": "coterie.config.builders:mingling",
+}
+
+
+def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any]:
+    """The class or function behind a name; ``module:Name`` reaches a user's own."""
+    address = names.get(name, name)
+    if ":" not in address:
+        raise InvalidInput(f"{what} {name!r} {nearest(name, names)}")
+    module, _, attribute = address.partition(":")
+    try:
+        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(
+            f"{what} {name!r} cannot be imported ({error}); is it here or on PYTHONPATH, and spelt right?"
+        ) from error
+
+
+def build(target: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
+    """Call the target with options from a file: names are checked against its own, values against its types."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError, validate_call
+
+    known = {name for name in inspect.signature(target).parameters if name not in ("self", "args", "kwargs")}
+    for name in options:
+        if name not in known:
+            raise InvalidInput(f"{what} option {name!r} {nearest(name, known)}")
+    if inspect.isclass(target) and not dataclasses.is_dataclass(target):
+        return target(**options)  # a user's own class checks its arguments itself
+    try:
+        if inspect.isclass(target):
+            return TypeAdapter(target).validate_python(dict(options))
+        return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)(**options)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"]) or "?"
+        raise InvalidInput(f"{what} option {place}={problem.get('input')!r} is wrong: {problem['msg']}") from error
+
+
+def build_defence(choice: Choice) -> Defence:
+    target = look_up(choice.kind, DEFENCES, "defence")
+    return build(target, choice.options, f"defence {choice.kind!r}")  # type: ignore[no-any-return]

@@ -1,0 +1,50 @@
+"""Noise that every client adds in full to what it sends: nobody is trusted, and the sum has all clients' noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from coterie.defences.noisy_sums.plan import NoisySums, client_noise, deviations
+from coterie.flow.guard import ClientGuard, ServerGuard, Sums, Turn
+from coterie.privacy.guarantee import Trust
+from coterie.wire.messages import Contributions
+
+
+@dataclass(frozen=True)
+class LocalNoise(NoisySums):
+    """Each message alone has the whole guarantee. This is the model in which paper 002 attacks FedDP-KMeans."""
+
+    trust: ClassVar[Trust] = Trust.LOCAL_NOISE
+
+    @property
+    def client(self) -> ClientGuard:
+        return NoisyClient(self.noise)
+
+    @property
+    def server(self) -> ServerGuard:
+        return KnowingServer(self.noise)
+
+
+@dataclass(frozen=True)
+class NoisyClient(ClientGuard):
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+    def contribute(self, sent: Contributions, turn: Turn) -> Contributions:
+        planned = deviations(self.noise, turn, sent.values)
+        return replace(sent, values=client_noise(sent.values, sent.ids, planned, turn))
+
+
+@dataclass(frozen=True)
+class KnowingServer(ServerGuard):
+    """It adds nothing, but knows how noisy the sum of so many noisy messages is."""
+
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+    def aggregate(self, replies: Iterable[Contributions], turn: Turn) -> Sums:
+        sums = super().aggregate(replies, turn)
+        spread = math.sqrt(float(sums.counts[0]))
+        planned = deviations(self.noise, turn, sums.values)
+        return replace(sums, noise={name: deviation * spread for name, deviation in planned.items()})

@@ -1,0 +1,131 @@
+"""Gaussian noise on sums that one unit moves by at most 1: how much of it each sum gets, and what it guarantees.
+
+Where the noise is added decides whom one must trust, and that is the only difference between the three defences built
+on this: ``CentralNoise``, ``DistributedNoise`` and ``LocalNoise``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent
+from torch import Tensor
+
+from coterie.errors import InvalidInput, nearest, require
+from coterie.flow.guard import Defence, Turn
+from coterie.learn.params import Params
+from coterie.privacy.accounting import Guarantee, Level, Trust, guarantee_of, split_gaussian
+from coterie.privacy.guarantee import RunFacts
+
+RECORD_SHARES = {
+    "outer/outer": 0.2,
+    "weights/weights": 0.1,
+    "bound/norms": 0.01,
+    "centres/sums": 0.1,
+    "centres/counts": 0.01,
+    "lloyd/sums": 2.0,
+    "lloyd/counts": 0.01,
+}
+CLIENT_SHARES = {
+    "outer/outer": 1.0,
+    "weights/weights": 0.5,
+    "bound/norms": 0.1,
+    "centres/sums": 0.5,
+    "centres/counts": 0.05,
+    "lloyd/sums": 1.5,
+    "lloyd/counts": 0.05,
+}
+SHARES: Mapping[Level, Mapping[str, float]] = {Level.RECORD: RECORD_SHARES, Level.CLIENT: CLIENT_SHARES}
+"""The stated rule: parts of the squared signal-to-noise ratio, tuned on the Gaussian mixtures of the paper.
+
+With many records a rough start is enough, and nearly all goes to one good step of Lloyd. With few clients the start is
+what everything hangs on. Counts need little: sums are about the old centres, so a wrong count scales a small step.
+"""
+
+
+def plan_noise(releases: Sequence[str], epsilon: float, delta: float, shares: Mapping[str, float]) -> dict[str, float]:
+    """Noise multipliers, one for each release, that together cost exactly (epsilon, delta).
+
+    A share goes by the release's name without the number of its step; Lloyd's steps divide theirs evenly.
+    """
+    require(len(releases) > 0, "releases", (), "must be at least one: this protocol has no sums to add noise to")
+    plain = {release: _without_number(release) for release in releases}
+    for name, share in shares.items():
+        require(share > 0, f"shares[{name!r}]", share, "must be positive; leave a release out to give it nothing")
+    for name in plain.values():
+        if name not in shares:
+            raise InvalidInput(
+                f"shares have no part for {name!r}, which the protocol releases; it has {sorted(shares)}"
+            )
+    known = {*plain.values(), *RECORD_SHARES}
+    for name in shares:
+        if name not in known:
+            raise InvalidInput(f"share {name!r} {nearest(name, known)}")
+    times = list(plain.values())
+    return split_gaussian(
+        epsilon, delta, {release: shares[name] / times.count(name) for release, name in plain.items()}
+    )
+
+
+def _without_number(release: str) -> str:
+    kind, leaf = release.split("/")
+    return f"{kind.split()[0]}/{leaf}"
+
+
+@dataclass(frozen=True)
+class NoisySums(Defence):
+    """What the three have in common. ``noise`` names every sum of the run, "request/leaf", and its deviation.
+
+    A sum that is not named is refused, wherever the noise is added: it would leave without any.
+    """
+
+    noise: Mapping[str, float] = field(default_factory=dict)
+
+    trust: ClassVar[Trust]
+
+    def __post_init__(self) -> None:
+        for name, deviation in self.noise.items():
+            require(0 <= deviation < math.inf, f"noise[{name!r}]", deviation, "must be a finite number of at least 0")
+
+    def events(self, run: RunFacts) -> Sequence[DpEvent]:
+        return [GaussianDpEvent(deviation) for deviation in self.noise.values()]
+
+    def guarantee(self, run: RunFacts) -> Guarantee:
+        if run.bounded is None:
+            why = "contributions are not bounded, so no noise covers what one unit can change; set a level"
+            return Guarantee.none(why, Level.RECORD, self.trust)
+        if run.reveals:
+            return Guarantee.none(f"a client also reveals {run.reveals}", run.bounded, self.trust)
+        return guarantee_of(self.events(run), run.delta, run.bounded, self.trust, clip=1.0)
+
+
+def deviations(noise: Mapping[str, float], turn: Turn, leaves: Params) -> dict[str, float]:
+    """The deviation planned for each leaf of this request's answer."""
+    found = {}
+    for leaf in leaves:
+        name = f"{turn.kind}/{leaf}"
+        if name not in noise:
+            raise InvalidInput(
+                f"sum {name!r} has no noise planned and would leave without any; give plan_noise all releases "
+                f"of the protocol. Planned: {sorted(noise)}"
+            )
+        found[leaf] = noise[name]
+    return found
+
+
+def client_noise(leaves: Params, ids: Tensor, deviation: Mapping[str, float], turn: Turn) -> dict[str, Tensor]:
+    """The leaves (clients, ...) with noise from each client's own stream."""
+    noisy = {}
+    for name, leaf in leaves.items():
+        if deviation[name] == 0:
+            noisy[name] = leaf
+            continue
+        drawn = torch.stack(
+            [torch.randn(leaf.shape[1:], generator=turn.noise(one, "noise", name).torch()) for one in ids.tolist()]
+        )
+        noisy[name] = leaf + drawn.mul_(deviation[name])
+    return noisy

@@ -1,0 +1,284 @@
+"""Lloyd's statistics of many clients in one pass: nearest centres, sums, counts, histograms, outer products.
+
+The points of client i are rows ``offsets[i]:offsets[i + 1]`` of one matrix. Every kernel walks that matrix in
+chunks of rows, so that memory beyond the inputs and the answer stays at a few megabytes whatever the number
+of points. A chunk is read from memory once; what is computed from it stays in buffers that the next chunk uses again.
+Records are clipped by a factor inside the pass; the data are never copied as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from scipy.sparse import csc_array
+from torch import Tensor
+from torch.nn.functional import pad
+
+from coterie.errors import InvalidInput, require
+from coterie.learn.clusters.clipping import Bounded, Clip, RecordClip, bounded, norm_scales
+from coterie.learn.clusters.shrinkage import shrunk
+
+CHUNK_FLOATS = 1 << 20
+"""Working memory of one chunk, in floats: 4 MiB stays in the cache, and is long enough for what each chunk costs."""
+
+NEAR = 8.0
+"""Centres whose mean is within so many times their spread are near the origin: three bits are lost at most."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of several clients, one client after the other. The public door: checks once."""
+
+    x: Tensor  # (points, features) float32
+    offsets: Tensor  # (clients + 1,) int64
+    finite: bool = False  # True: whoever made x has looked for NaN; ten million points need not be read once more
+
+    def __post_init__(self) -> None:
+        require(self.x.dim() == 2, "points", tuple(self.x.shape), "must be a matrix (points, features)")
+        require(self.x.is_floating_point(), "points dtype", self.x.dtype, "must be floating; call .float() on it")
+        sizes = self.offsets.diff()
+        require(
+            len(self.offsets) > 1 and int(self.offsets[0]) == 0 and int(self.offsets[-1]) == len(self.x),
+            "offsets",
+            (int(self.offsets[0]), int(self.offsets[-1])),
+            f"must run from 0 to the number of points, {len(self.x)}, with at least one client",
+        )
+        require(bool((sizes >= 0).all()), "offsets", int(sizes.min()), "must not decrease")
+        # NaN and infinity survive a sum; large finite numbers may overflow it.
+        if not self.finite and not math.isfinite(self.x.sum().item()):
+            self._require_finite()
+
+    def _require_finite(self) -> None:
+        for rows, part in chunks(self.x, 0):
+            if not bool(torch.isfinite(part).all()):
+                row = rows.start + int((~torch.isfinite(part).all(1)).nonzero()[0])
+                raise InvalidInput(f"points[{row}] has NaN or infinity; clean or drop that point")
+
+    @staticmethod
+    def of(parts: list[Tensor]) -> Points:
+        require(len(parts) > 0, "parts", 0, "must hold at least one client")
+        features = {part.shape[1:] for part in parts}
+        require(len(features) == 1, "parts", [tuple(f) for f in features], "must have the same features")
+        sizes = torch.tensor([0] + [len(part) for part in parts])
+        return Points(torch.cat([part.float() for part in parts]), sizes.cumsum(0))
+
+    @property
+    def clients(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def features(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def sizes(self) -> Tensor:
+        return self.offsets.diff()
+
+    def owners(self) -> Tensor:
+        """The client of each point, (points,) int32."""
+        return torch.arange(self.clients, dtype=torch.int32).repeat_interleave(self.sizes)
+
+
+def chunk_rows(floats: int) -> int:
+    """How many rows a chunk has if each takes so many floats."""
+    return max(1, CHUNK_FLOATS // (floats + 1))
+
+
+def chunks(x: Tensor, extra: int) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of x in pieces, with room for ``extra`` floats a row beside the row itself."""
+    rows = chunk_rows(x.shape[1] + extra)
+    for start in range(0, len(x), rows):
+        part = x[start : start + rows]
+        yield slice(start, start + len(part)), part
+
+
+def chunks_about(
+    x: Tensor, anchor: Tensor | None, labels: Tensor | None = None, extra: int = 0
+) -> Iterator[tuple[slice, Tensor]]:
+    """Chunks of x - anchor: no anchor, one for all (features,), or that of each point's label.
+
+    All chunks are the same buffer: use one up before the next.
+    """
+    buffer = None
+    for rows, part in chunks(x, extra + x.shape[1]):
+        if anchor is None:
+            yield rows, part
+            continue
+        buffer = torch.empty_like(part) if buffer is None else buffer
+        about = buffer[: len(part)]
+        if labels is None:
+            torch.sub(part, anchor, out=about)
+        else:
+            torch.index_select(anchor, 0, labels[rows], out=about)
+            torch.sub(part, about, out=about)
+        yield rows, about
+
+
+def nearest(x: Tensor, centres: Tensor) -> Tensor:
+    """The index of the nearest centre of each point, (points,) int64; the first one on a tie.
+
+    Distances are taken about the mean of the centres: |x|^2 - 2xc + |c|^2 in float32 loses everything on raw
+    data that lie far from the origin. Near it, the points themselves need not be shifted, which saves a copy.
+    """
+    require(len(centres) > 0, "centres", 0, "must hold at least one centre")
+    require(centres.shape[1] == x.shape[1], "centres", tuple(centres.shape), f"must have {x.shape[1]} features")
+    middle = centres.mean(0)
+    shifted = centres - middle
+    half = shifted.square().sum(1) / 2
+    far = float(middle.norm()) > NEAR * float(shifted.norm(dim=1).max())
+    if not far:
+        half = half + shifted @ middle
+    spare = -len(centres) % 8  # products are fastest at multiples of 8; no point is nearest to a spare centre
+    shifted, half = pad(shifted, (0, 0, 0, spare)), pad(half, (0, spare), value=math.inf)
+    labels = torch.empty(len(x), dtype=torch.int64)
+    scores = None
+    for rows, part in chunks_about(x, middle if far else None, extra=len(half)):
+        scores = part.new_empty(len(part), len(half)) if scores is None else scores
+        torch.addmm(half, part, shifted.T, alpha=-1, out=scores[: len(part)])
+        np.argmin(scores[: len(part)].numpy(), axis=1, out=labels[rows].numpy())  # several times as fast as torch's
+    return labels
+
+
+def squared_distances(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
+    """The squared distance of each point to its own centre, (points,), by subtraction."""
+    answer = torch.empty(len(x), dtype=x.dtype)
+    for rows, about in chunks_about(x, centres, labels):
+        torch.sum(about.square_(), dim=1, out=answer[rows])
+    return answer
+
+
+def record_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+    """The norm of each record about its anchor: none, one for all (features,), or the one of its label."""
+    answer = torch.empty(len(x), dtype=x.dtype)
+    for rows, about in chunks_about(x, anchor, labels):
+        torch.linalg.vector_norm(about, dim=1, out=answer[rows])
+    return answer
+
+
+def _record_scales(part: Tensor, clip: Clip) -> Tensor:
+    """The factor that clips each record, (rows,)."""
+    if not isinstance(clip, RecordClip):
+        return part.new_ones(len(part))
+    return norm_scales(torch.linalg.vector_norm(part, dim=1), clip.bound)
+
+
+def counts(points: Points, labels: Tensor, clusters: int) -> Tensor:
+    """How many points of each client carry each label, (clients, clusters) float32."""
+    slots = points.owners().long() * clusters + labels
+    return torch.bincount(slots, minlength=points.clients * clusters).view(points.clients, clusters).float()
+
+
+def cluster_counts(points: Points, labels: Tensor, clusters: int, clip: Clip) -> Bounded:
+    """``counts`` with its sensitivity: one record is one count, however its norm is clipped."""
+    return bounded(counts(points, labels, clusters), clip, lambda _: (1.0, 1.0))
+
+
+def cluster_sums(points: Points, labels: Tensor, clusters: int, clip: Clip, anchors: Tensor | None = None) -> Bounded:
+    """The sum of each client's points in each cluster, (clients, clusters, features).
+
+    With ``anchors`` (clusters, features), which must be public or already released, the sums are of x - anchor:
+    these are shorter, so they need less noise, and an error in the count then scales a small remainder and not
+    the whole centre. FedDP-KMeans has no anchors (that is, zeros).
+    """
+    totals = torch.zeros(points.clients * clusters, points.features)
+    owners = points.owners()
+    for rows, about in chunks_about(points.x, anchors, labels):
+        mine = owners[rows]
+        first, last = int(mine[0]) * clusters, (int(mine[-1]) + 1) * clusters
+        slots = mine.mul(clusters).add_(labels[rows]).sub_(first)
+        totals[first:last] += _added(about, slots, last - first, _record_scales(about, clip))
+    sums = totals.view(points.clients, clusters, points.features)
+    spread = math.sqrt(points.features)
+    return bounded(sums, clip, lambda bound: (bound, bound * spread))
+
+
+def _added(rows: Tensor, slots: Tensor, count: int, scales: Tensor) -> Tensor:
+    """The sum of scale times row in each slot, (count, features): a sparse product that walks the rows in order."""
+    ends = np.arange(len(rows) + 1, dtype=np.int32)
+    matrix = csc_array((scales.numpy(), slots.numpy(), ends), shape=(count, len(rows)))
+    return torch.from_numpy(matrix @ rows.numpy())
+
+
+def cluster_means(sums: Tensor, counts: Tensor) -> Tensor:
+    """Sums over counts where there is something to count, zero elsewhere."""
+    return sums / counts.clamp_min(1).unsqueeze(-1)
+
+
+def packed_outer_products(points: Points, clip: Clip, anchor: Tensor | None = None) -> Bounded:
+    """Each client's sum of (x - anchor)(x - anchor)^T, packed as (clients, features (features + 1) / 2).
+
+    Off-diagonal entries are scaled by sqrt(2), so that the packed vector has the matrix's Frobenius norm: equal
+    noise on it is half the variance, off the diagonal, of the symmetric noise of FedDP-KMeans at equal epsilon.
+    """
+    upper = torch.triu_indices(points.features, points.features)
+    flat = upper[0] * points.features + upper[1]
+    packed = torch.empty(points.clients, upper.shape[1])
+    for clients, products in _outer_products(points, clip, anchor):
+        torch.index_select(products.flatten(1), 1, flat, out=packed[clients])
+    packed *= torch.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    spread = math.sqrt(upper.shape[1])
+    return bounded(packed, clip, lambda bound: (bound**2, bound**2 * spread))
+
+
+def _outer_products(points: Points, clip: Clip, anchor: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+    """Each client's matrix, (some clients, features, features): neighbours of one size are computed together."""
+    features = points.features
+    origin = points.x.new_zeros(()) if anchor is None else anchor  # with one, a chunk is a buffer that can be scaled
+    for clients, size in _alike(points.sizes.tolist(), chunk_rows(2 * features), CHUNK_FLOATS // features**2):
+        start, count = int(points.offsets[clients.start]), clients.stop - clients.start
+        total = torch.zeros(count, features, features)
+        for _, about in chunks_about(points.x[start : start + count * size], origin):
+            batch = about.mul_(_record_scales(about, clip)[:, None]).view(count, -1, features)
+            total.baddbmm_(batch.transpose(1, 2), batch)
+        yield clients, total
+
+
+def _alike(sizes: Sequence[int], most_rows: int, most: int) -> Iterator[tuple[slice, int]]:
+    """Runs of neighbours of one size, up to so many of them and of their rows; whoever has more rows is alone."""
+    first = 0
+    for size, run in groupby(sizes):
+        end = first + len(list(run))
+        step = max(1, min(most, most_rows // max(1, size)))
+        for start in range(first, end, step):
+            yield slice(start, min(start + step, end)), size
+        first = end
+
+
+def unpack_symmetric(packed: Tensor, features: int) -> Tensor:
+    """The symmetric matrix of a packed sum of outer products."""
+    upper = torch.triu_indices(features, features)
+    weight = torch.where(upper[0] == upper[1], 1.0, math.sqrt(2.0)).to(packed.dtype)
+    matrix = torch.zeros(features, features, dtype=packed.dtype)
+    matrix[upper[0], upper[1]] = packed / weight
+    return matrix + matrix.triu(1).T
+
+
+def leading_subspace(matrix: Tensor, dimensions: int) -> Tensor:
+    """Orthonormal rows that span the eigenvectors of the largest eigenvalues, (dimensions, features)."""
+    require(0 < dimensions <= len(matrix), "dimensions", dimensions, f"must lie in 1..{len(matrix)}")
+    vectors: Tensor = torch.linalg.eigh(matrix.double()).eigenvectors
+    return vectors[:, -dimensions:].T.flip(0).to(matrix.dtype)
+
+
+def project(x: Tensor, subspace: Tensor, anchor: Tensor | None = None) -> Tensor:
+    """Coordinates of each point in the subspace, (points, dimensions)."""
+    answer = torch.empty(len(x), len(subspace), dtype=x.dtype)
+    for rows, about in chunks_about(x, anchor):
+        torch.mm(about, subspace.T, out=answer[rows])
+    return answer
+
+
+def moved_centres(centres: Tensor, sums: Tensor, counts: Tensor, least: float = 1.0, noise: float = 0.0) -> Tensor:
+    """The new centres from sums about the old ones, (clusters, features).
+
+    ``noise`` is the deviation of the sums: a step of which it explains a part is taken only as far as it does not. A
+    cluster whose (noisy) count is below ``least`` keeps its centre: dividing by noise throws it far away.
+    """
+    filled, counts = counts >= least, counts.clamp_min(least)
+    step = shrunk(sums / counts.unsqueeze(-1), torch.zeros_like(centres), noise / counts)
+    return torch.where(filled.unsqueeze(-1), centres + step, centres)

@@ -1,0 +1,1 @@
+"""What may be said of a run, and what was spent."""

@@ -1,0 +1,235 @@
+"""What was done (``DpEvent``), what it costs (the accountant), and what may be said about it (``Guarantee``).
+
+A mechanism describes itself by events; only this file prices them. Prices are upper bounds from composed
+privacy loss distributions; events that these do not cover are priced by Renyi accounting, and what neither
+covers raises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dp_accounting
+from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, UnsupportedEventError
+from dp_accounting.pld import PLDAccountant
+from dp_accounting.rdp import RdpAccountant
+from scipy.optimize import brentq
+
+from coterie.errors import InvalidInput, require
+from coterie.privacy.guarantee import Guarantee as Guarantee
+from coterie.privacy.guarantee import Level as Level
+from coterie.privacy.guarantee import Neighbours as Neighbours
+from coterie.privacy.guarantee import Trust as Trust
+
+PRECISION = 1e-4
+"""Width of the grid of privacy losses. Rounding is upward, so a coarser grid costs epsilon, never truth."""
+
+
+_RELATIONS = {
+    Neighbours.ADD_OR_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,
+    Neighbours.REPLACE: NeighboringRelation.REPLACE_ONE,
+}
+
+
+def guarantee_of(
+    events: Sequence[DpEvent],
+    delta: float,
+    level: Level,
+    trust: Trust,
+    clip: float | None,
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+) -> Guarantee:
+    """Price the events. Without a finite clipping bound, behind which the noise hides, there is no claim."""
+    if clip is None or not 0 < clip < math.inf:
+        why = f"contributions are not clipped (clip={clip}), so no noise covers what one unit can change"
+        return Guarantee.none(why, level, trust)
+    epsilon = epsilon_of(events, delta, neighbours)
+    if math.isinf(epsilon):
+        return Guarantee.none("a release without noise, or delta=0 with Gaussian noise, costs infinity", level, trust)
+    return Guarantee(epsilon, delta, level, trust, neighbours)
+
+
+def epsilon_of(
+    events: Sequence[DpEvent],
+    delta: float,
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+    precision: float = PRECISION,
+) -> float:
+    """The epsilon that all events together cost at this delta; infinity if any of them adds no noise."""
+    require(0 <= delta < 1, "delta", delta, "must lie in [0, 1); 1e-6 is usual")
+    if not events:
+        return 0.0
+    doubled = 2 if neighbours is Neighbours.REPLACE else 1  # one unit goes and another comes
+    if delta == 0:
+        return sum(_pure_epsilon(event, doubled) for event in events)
+    if (total := gaussian_total(events)) is not None:
+        return float(dp_accounting.get_epsilon_gaussian(total / doubled, delta))
+    return float(_accountant(events, neighbours, precision).get_epsilon(delta))
+
+
+def _pure_epsilon(event: DpEvent, doubled: int) -> float:
+    """What an event costs at delta = 0, where a grid of losses with cut tails has no answer; it adds up."""
+    match event:
+        case dp_accounting.NoOpDpEvent():
+            return 0.0
+        case dp_accounting.LaplaceDpEvent(noise_multiplier=b):
+            return doubled / float(b) if b > 0 else math.inf
+        case dp_accounting.RandomizedResponseDpEvent(noise_parameter=p, num_buckets=k):
+            return math.log1p((1 - p) * k / p) if p > 0 else math.inf
+        case dp_accounting.SelfComposedDpEvent(event=inner, count=count):
+            return int(count) * _pure_epsilon(inner, doubled)
+        case dp_accounting.ComposedDpEvent(events=inner):
+            return sum(_pure_epsilon(part, doubled) for part in inner)
+        case _:
+            return math.inf
+
+
+def delta_of(
+    events: Sequence[DpEvent],
+    epsilon: float,
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+    precision: float = PRECISION,
+) -> float:
+    """The delta that all events together cost at this epsilon."""
+    require(epsilon >= 0, "epsilon", epsilon, "must not be negative")
+    if not events:
+        return 0.0
+    return float(_accountant(events, neighbours, precision).get_delta(epsilon))
+
+
+class _PldAccountant(PLDAccountant):  # type: ignore[misc]  # the library is untyped
+    """dp-accounting 0.6.0 prices a self-composed randomised response as a single one; here each one counts."""
+
+    _pld: Any
+
+    def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, dp_accounting.RandomizedResponseDpEvent) or count == 1:
+            return super()._maybe_compose(event, count, do_compose)
+        once = _PldAccountant(self.neighboring_relation, self._value_discretization_interval)
+        problem = once._maybe_compose(event, 1, do_compose)
+        if do_compose and problem is None:
+            self._contains_non_dp_event |= once._contains_non_dp_event
+            self._pld = self._pld.compose(once._pld.self_compose(count))
+        return problem
+
+
+def _accountant(events: Sequence[DpEvent], neighbours: Neighbours, precision: float) -> Any:
+    """Privacy loss distributions if they cover every event, else Renyi.
+
+    Noise multipliers are relative to what one *added* unit changes. Under replacement the library's privacy
+    loss distributions double that and its Renyi accountant does not, so the latter may not stand in there.
+    """
+    makers: list[Callable[[], Any]] = [lambda: _PldAccountant(_RELATIONS[neighbours], precision)]
+    if neighbours is Neighbours.ADD_OR_REMOVE:
+        makers.append(lambda: RdpAccountant(neighboring_relation=_RELATIONS[neighbours]))
+    reasons = []
+    for make in makers:
+        accountant = make()
+        try:
+            for event in events:
+                accountant.compose(event)
+        except UnsupportedEventError as error:
+            reasons.append(str(error).splitlines()[0])
+            continue
+        return accountant
+    raise InvalidInput(
+        f"events={list(events)!r} cannot be priced when neighbours are {neighbours.value}: {reasons[0]} "
+        "Describe the mechanism by Gaussian, Laplace, randomised response or Poisson-sampled events."
+    )
+
+
+def gaussian_total(events: Sequence[DpEvent]) -> float | None:
+    """The noise multiplier of the one Gaussian release that equals these; None unless all are Gaussian.
+
+    Gaussian releases with multipliers z_i compose to exactly one with 1/z^2 = sum of 1/z_i^2 (Dong, Roth and
+    Su 2022, Corollary 2), which the analytic formula of Balle and Wang (2018) prices without a grid.
+    """
+    information = 0.0
+    for event in events:
+        match event:
+            case GaussianDpEvent(noise_multiplier=0):
+                return 0.0
+            case GaussianDpEvent(noise_multiplier=z):
+                information += z**-2
+            case dp_accounting.SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=z), count=count) if z > 0:
+                information += count * z**-2
+            case _:
+                return None
+    return information**-0.5 if information > 0 else math.inf
+
+
+def dpsgd_events(sample_rate: float, noise_multiplier: float, steps: int) -> list[DpEvent]:
+    """DP-SGD (Abadi et al. 2016): Poisson sampling at this rate, Gaussian noise, this many steps."""
+    require(0 < sample_rate <= 1, "sample_rate", sample_rate, "must lie in (0, 1]: expected batch / examples")
+    require(noise_multiplier >= 0, "noise_multiplier", noise_multiplier, "must not be negative")
+    require(steps >= 0, "steps", steps, "must not be negative")
+    noise = GaussianDpEvent(noise_multiplier)
+    step = noise if sample_rate == 1 else dp_accounting.PoissonSampledDpEvent(sample_rate, noise)
+    return [dp_accounting.SelfComposedDpEvent(step, steps)] if steps else []
+
+
+def require_budget(epsilon: float, delta: float) -> None:
+    require(epsilon > 0, "epsilon", epsilon, "must be positive; to switch privacy off, pass epsilon=math.inf")
+    require(0 < delta < 1, "delta", delta, "must lie in (0, 1); 1e-6 is usual, and below 1/units is needed")
+
+
+def noise_for(
+    epsilon: float,
+    delta: float,
+    plan: Callable[[float], Sequence[DpEvent]],
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+    tolerance: float = 1e-4,
+    precision: float = 10 * PRECISION,
+) -> float:
+    """The smallest noise scale, up to a relative tolerance, whose ``plan(scale)`` costs at most (epsilon, delta).
+
+    A plan maps one scale to all the events of a run; larger scales must cost less. The answer always errs on
+    the private side.
+    """
+    require_budget(epsilon, delta)
+    if math.isinf(epsilon):
+        return 0.0
+
+    def excess(log_scale: float, grid: float) -> float:
+        cost = epsilon_of(plan(math.exp(log_scale)), delta, neighbours, grid)
+        return math.log(max(cost, 1e-12) / epsilon) if math.isfinite(cost) else 100.0
+
+    rough, _ = _crossing(lambda scale: excess(scale, 10 * precision), 0.0, 1.0, 0.01)  # a coarse grid is fast
+    _, private = _crossing(lambda scale: excess(scale, precision), rough, 0.02, tolerance)
+    return math.exp(private)
+
+
+def _crossing(excess: Callable[[float], float], start: float, step: float, tolerance: float) -> tuple[float, float]:
+    """The points just before and just after a decreasing function falls to zero."""
+    high = start
+    while excess(high) > 0:
+        high += step
+        step *= 1.5
+        require(high < 30, "log noise scale", high, "is not enough for this epsilon; does the plan use its scale?")
+    low = high - step
+    while excess(low) <= 0:
+        low, high = low - step, low
+        if high < -30:
+            return high, high
+    root = float(brentq(excess, low, high, xtol=tolerance / 4))
+    while excess(root) > 0:
+        root += tolerance / 4
+    return root - tolerance, root
+
+
+def split_gaussian(epsilon: float, delta: float, shares: Mapping[str, float]) -> dict[str, float]:
+    """Noise multipliers, one for each named Gaussian release, that together cost exactly (epsilon, delta).
+
+    A share is a part of the total squared signal-to-noise ratio: release i gets z_i = z / sqrt(share_i), where
+    z is what the whole budget would buy for one release. Shares are divided by their sum.
+    Splitting epsilon itself, as FedDP-KMeans does, and composing afterwards wastes part of the budget.
+    """
+    require(len(shares) > 0, "shares", dict(shares), "must name at least one release")
+    for name, share in shares.items():
+        require(share > 0, f"shares[{name!r}]", share, "must be positive; leave a release out to give it nothing")
+    require_budget(epsilon, delta)
+    whole = float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-9)  # the root may lie just below
+    total = sum(shares.values())
+    return {name: whole * math.sqrt(total / share) for name, share in shares.items()}

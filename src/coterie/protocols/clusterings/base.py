@@ -1,0 +1,148 @@
+"""What the federated clusterings share: a state of public facts, requests for sums, and the result's publication."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Federation
+from coterie.errors import InvalidInput, require
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Sums
+from coterie.flow.protocol import Ask, Protocol, Replies, Server
+from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
+from coterie.learn.clusters.lloyd import Points, moved_centres
+from coterie.learn.clusters.quantile import quantile
+from coterie.learn.clusters.statistics import BINS, Unit, statistics, unscaled
+from coterie.learn.params import Params
+from coterie.learn.sgd import Local
+from coterie.privacy.guarantee import Level, RunFacts
+from coterie.wire.codec import register
+from coterie.wire.messages import Contributions, Published
+
+RESULT = "result"
+NOBODY = 1e-6  # a count below this is none: a client with a million points in one cluster and one in another says so
+Answer = TypeVar("Answer")
+Steps = Generator[Ask["Clusters"], Replies, Answer]
+
+
+@register
+@dataclass(frozen=True)
+class Clusters:
+    """What is known in public by now, and the sums from which it was learnt, as the server got them."""
+
+    round: int
+    known: Mapping[str, Tensor]  # leaves (1, ...)
+    released: Mapping[str, Tensor] = field(default_factory=dict)  # "request/leaf": (1, ...)
+
+    def after(self, kind: str, sums: Sums | None, learnt: Params) -> Clusters:
+        """One round on: the request's sums, and what was learnt from them, leaves (...)."""
+        news = {f"{kind}/{leaf}": total.float() for leaf, total in (sums.values if sums else {}).items()}
+        known = {**self.known, **{name: value.unsqueeze(0) for name, value in learnt.items()}}
+        return Clusters(self.round + 1, known, {**self.released, **news})
+
+    def at(self, round: int) -> Clusters:
+        return replace(self, round=round)
+
+    def get(self, *names: str) -> dict[str, Tensor]:
+        """Some of what is known, leaves (...)."""
+        return {name: self.known[name][0] for name in names}
+
+
+@dataclass(frozen=True, eq=False)  # tensors among the settings have no one truth value
+class Clusterer(Protocol[Clusters]):
+    """Settings of every clustering. ``level`` is the unit whose share in each sum is bounded; None: nothing is.
+
+    The result is published together with all sums that led to it. They are what a curious server knows in any case, and
+    with them anybody can audit the run.
+    """
+
+    clusters: int = 10
+    level: Level | None = None
+
+    reveals: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        require(self.clusters >= 1, "clusters", self.clusters, "must be at least 1")
+        require(
+            self.level in (None, Level.RECORD, Level.CLIENT),
+            "level",
+            self.level,
+            "must be Level.RECORD, Level.CLIENT or None",
+        )
+
+    @property
+    def unit(self) -> Unit:
+        return {None: Unclipped, Level.RECORD: RecordClip, Level.CLIENT: ClientClip}[self.level]
+
+    def releases(self) -> tuple[str, ...]:
+        """The sums that a whole run asks for, each as "request/leaf": what noise must be planned for."""
+        return ()
+
+    def facts(self, federation: Federation, delta: float = 1e-6) -> RunFacts:
+        """What a defence must know of clustering this federation to say what it guarantees."""
+        rounds = len({name.split("/")[0] for name in self.releases()})
+        return RunFacts(federation.clients, rounds, Local(), (), delta, self.reveals, self.level)
+
+    def result(self, state: Clusters) -> Published:
+        if "centres" not in state.known:
+            raise InvalidInput(f"round={state.round} of {type(self).__name__} has no centres yet; run it to its end")
+        return Published({"centres": state.known["centres"]})
+
+    # -- the server's side ---------------------------------------------------------------------------------------
+
+    def ask(self, kind: str, names: Sequence[str], state: Clusters, server: Server) -> Steps[Sums]:
+        """Publish these facts, ask everybody for the sums that follow from them, and add up."""
+        clients = server.clients.present(state.round)
+        replies = yield Ask(kind, state.round, clients, Published({name: state.known[name] for name in names}), state)
+        return server.aggregate(replies, state.round, kind)
+
+    def move(self, kind: str, names: Sequence[str], state: Clusters, server: Server) -> Steps[Clusters]:
+        """New centres from sums about the old ones. A cluster with next to no points in it keeps its centre."""
+        sums = yield from self.ask(kind, names, state, server)
+        public = state.get(*names)
+        total, heads = (unscaled(leaf, sums.values[leaf][0], public, self.unit).float() for leaf in ("sums", "counts"))
+        noise = float(unscaled("sums", torch.tensor(sums.noise.get("sums", 0.0)), public, self.unit))
+        least = max(NOBODY, 2 * sums.noise.get("counts", 0.0))
+        return state.after(kind, sums, {"centres": moved_centres(public["centres"], total, heads, least, noise)})
+
+    def find_bound(self, names: Sequence[str], level: float, state: Clusters, server: Server) -> Steps[Clusters]:
+        """The norm that this share of the units stays below, from a histogram."""
+        sums = yield from self.ask("bound", names, state, server)
+        found = quantile(sums.values["norms"][0], BINS, level, sums.noise.get("norms", 0.0))
+        return state.after("bound", sums, {"bound": torch.tensor(found)})
+
+    def publish(self, state: Clusters, server: Server) -> Steps[Clusters]:
+        """Everybody is given the centres; the answers are empty."""
+        values = {"centres": state.known["centres"], **state.released}
+        replies = yield Ask(RESULT, state.round, server.clients.present(state.round), Published(values), state)
+        for _ in replies:
+            pass
+        return state
+
+    # -- the client's side ---------------------------------------------------------------------------------------
+
+    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        if kind == RESULT:
+            return contribution(cohort, {})
+        public = {name: leaf[0] for name, leaf in models.items()}
+        return contribution(cohort, statistics(kind, public, points_of(cohort), self.unit))
+
+
+def contribution(cohort: Cohort, leaves: Params) -> Contributions:
+    """Statistics (clients, ...) that are simply added up."""
+    values = {name: leaf.unsqueeze(1) for name, leaf in leaves.items()}
+    return Contributions(cohort.ids, values, torch.ones(len(cohort)), torch.ones(len(cohort), 1))
+
+
+def points_of(cohort: Cohort) -> Points:
+    """The cohort's points. Rows that lie side by side are not copied: 10 million points leave no room for it."""
+    rows, x = cohort.round_shards.rows, cohort.examples.x
+    first, last = int(rows[0]), int(rows[-1])
+    side_by_side = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
+    chosen = x[first : last + 1] if side_by_side else x[rows]
+    return Points(chosen.flatten(1), cohort.round_shards.offsets, finite=True)  # Examples has checked them

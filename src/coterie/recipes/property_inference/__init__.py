@@ -1,0 +1,3 @@
+"""Property inference on clustered federations (Kim et al., RAID 2023): its tables and figures."""
+
+from coterie.recipes.property_inference.recipes import RECIPES as RECIPES

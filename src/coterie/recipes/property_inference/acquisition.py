@@ -1,0 +1,166 @@
+"""Paper 000, Appendix A: obtaining all clusters' models from Sattler's server, and property inference on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
+from coterie.attacks.property import PassiveProperty
+from coterie.attacks.updates import Imitation, directions, magnitudes
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.federation import Federation, Shards
+from coterie.data.partition.property import Control, PropertySplit
+from coterie.flow.drive import drive
+from coterie.flow.guard import ClientGuard, ServerGuard
+from coterie.flow.protocol import Server
+from coterie.flow.simulate import Simulator, population
+from coterie.measure.judge import ClusterCounts, judge
+from coterie.measure.reproduced import Line
+from coterie.measure.witness import Witness
+from coterie.protocols.sattler import Sattler
+from coterie.recipes.base import Recipe, Scale, Settings
+from coterie.recipes.property_inference.recipes import DIFFERS, NEEDS, PAPER
+from coterie.recipes.property_inference.runs import Size, size
+from coterie.recipes.property_inference.tables import line
+from coterie.recipes.property_inference.tasks import Task, task
+from coterie.rng import Rng
+from coterie.run.jobs import Job, Result
+from coterie.wire.tape import Tape
+from coterie.wire.view import View
+
+CLUSTERS = 3
+CLIENTS = 6
+NEWCOMERS = (1, 2, 3, 4)
+
+
+def with_newcomers(federation: Federation, count: int, first_round: int) -> Federation:
+    """Further clients of the attacker's, who hold its data and come one a round."""
+    rows = [federation.train[client] for client in range(federation.clients)]
+    own = rows[PropertySplit.attacker]
+    tests = [federation.test[client] for client in range(federation.clients)]
+    joins = torch.tensor([0] * federation.clients + [first_round + number for number in range(count)])
+    return replace(
+        federation,
+        train=Shards.of([*rows, *[own] * count]),
+        test=Shards.of([*tests, *[tests[PropertySplit.attacker]] * count]),
+        groups=torch.cat([federation.groups, torch.full((count,), -1)]),
+        joins=joins,
+    )
+
+
+@dataclass(frozen=True)
+class Siege:
+    """Some newcomers against one server."""
+
+    newcomers: int
+    control: str
+    size: Size
+    rng: Rng
+
+    def run(self, data: str | None) -> Result:
+        chosen = task("C", data, self.size.detail, self.rng.child("data"))
+        split = PropertySplit(
+            CLIENTS, chosen.tag, chosen.value, 0.2, self.size.every, self.size.warmup, control=Control(self.control)
+        )
+        base = split.split(chosen.examples, self.rng.child("partition"))
+        federation = with_newcomers(base, self.newcomers, self.size.warmup - self.newcomers - 1)
+        attack = ModelAcquisition(acquisition_threat(frozenset(range(CLIENTS, CLIENTS + self.newcomers))))
+        view, witness = self.train(chosen, federation, attack)
+        auxiliary = split.auxiliary(base)
+        obtained = judge(attack.infer(view, auxiliary, self.rng), ClusterCounts(witness.slots), attack.threat.name)
+        return {
+            "task": chosen.words,
+            "clusters": witness.slots[max(witness.slots)],
+            "obtained": obtained.score,
+            **self.inferred(chosen, view, witness, federation, auxiliary),
+        }
+
+    def train(self, chosen: Task, federation: Federation, attack: ModelAcquisition) -> tuple[View, Witness]:
+        rounds = self.size.warmup + self.size.scored + 1
+        protocol = Sattler(rounds, self.size.local, weighting="equal", progress=0.0, least=1, most=CLUSTERS)
+        tape = Tape([attack.threat])
+        server = Server(population(federation), chosen.model.init, ServerGuard(), self.rng.child("server"))
+        clients = self.rng.child("clients")
+        with Simulator(protocol, federation, chosen.model, ClientGuard(), clients, processes=0) as simulator:
+            witness = Witness(simulator)
+            drive(protocol, protocol.start(server), server, witness, tape=tape, tamperers=[attack])
+        return tape.view(attack.threat), witness
+
+    def inferred(
+        self, chosen: Task, view: View, witness: Witness, federation: Federation, auxiliary: Auxiliary
+    ) -> Result:
+        """Property inference on the models obtained: only what is seen can be scored."""
+        attack = PassiveProperty(
+            Imitation(chosen.model, self.size.local),
+            view.threat,
+            warmup=self.size.warmup,
+            imagine_every=self.size.imagine_every,
+            others=self.size.others,
+            each=self.size.each,
+        )
+        truth = witness.property_truth(federation)
+        guesses = attack.infer_by(view, auxiliary, self.rng.child("attack"), (magnitudes, directions))
+        asked = [key for key, answer in truth.answers.items() if answer and key[0] >= self.size.warmup]  # type: ignore[index]
+        reached = sum(key in guesses[0].scores for key in asked)
+        scores = [judge(guess, replace(truth, strata=None)).score for guess in guesses]
+        return {"auc": scores[0], "signed_auc": scores[1], "reached": reached / max(len(asked), 1)}
+
+
+def besieged(newcomers: int, control: str, seed: int, scale: str, data: str | None) -> Result:
+    return Siege(newcomers, control, size(Scale(scale), "C"), Rng.seeded(seed)).run(data)
+
+
+def jobs(settings: Settings) -> list[Job]:
+    data = str(settings.data.resolve()) if settings.data else None
+    return [
+        Job(
+            f"{'data' if data else 'drawn'}/{newcomers}-{control}-seed{seed}",
+            besieged,
+            {"newcomers": newcomers, "control": control, "seed": seed, "scale": settings.scale.value, "data": data},
+        )
+        for newcomers, control in rows()
+        if settings.wants(f"{newcomers} newcomers")
+        for seed in settings.seeds
+    ]
+
+
+def rows() -> list[tuple[int, str]]:
+    """Controls where every cluster can be reached."""
+    return [(newcomers, "none") for newcomers in NEWCOMERS] + [(CLUSTERS, "placebo"), (CLUSTERS, "absent")]
+
+
+def lines(settings: Settings, results: Mapping[str, Result]) -> Sequence[Line]:
+    table: list[Line] = []
+    for newcomers, control in rows():
+        found = [one for key, one in results.items() if f"/{newcomers}-{control}-seed" in key]
+        if not found:
+            continue
+        label = f"{newcomers} newcomers" + ("" if control == "none" else f", {control}")
+
+        def mean(name: str, runs: Sequence[Any] = found) -> list[float]:
+            return [float(run[name]) for run in runs]
+
+        clusters = sum(mean("clusters")) / len(found)
+        if control == "none":
+            table.append(line(f"{label}: share of models obtained", None, mean("obtained"), f"{clusters:.1f} clusters"))
+            table.append(line(f"{label}: property rounds within reach", None, mean("reached")))
+        table.append(line(f"{label}: property AUC", None, mean("auc")))
+        table.append(line(f"{label}: property AUC, signed features", None, mean("signed_auc")))
+    return table
+
+
+RECIPES = (
+    Recipe(
+        paper=PAPER,
+        table="App A",
+        title="Models obtained from Sattler's server by antiparallel newcomers, and property inference on them",
+        jobs=jobs,
+        lines=lines,
+        needs=NEEDS,
+        differs=f"{DIFFERS}. The paper prints no figures; here {CLIENTS} clients in at most {CLUSTERS} clusters",
+    ),
+)

@@ -1,0 +1,102 @@
+"""Configurations: what is wrong is named, with the nearest right name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from coterie.commands.training import example
+from coterie.config.schema import Choice, Config, build_model, parse, read
+from coterie.errors import DataMissing, InvalidInput
+from coterie.learn.models.bundled import Cnn, Gru
+from coterie.learn.models.dense import Dense
+from coterie.learn.sgd import Local
+from coterie.protocols.ifca import Ifca
+
+
+def test_an_unknown_key_suggests_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"key 'trainr' is unknown; did you mean 'trainer'\?"):
+        parse({"trainr": {"kind": "ifca"}}, "x.toml")
+
+
+def test_an_unknown_option_suggests_the_nearest() -> None:
+    config = parse({"trainer": {"kind": "ifca", "cluster": 3}}, "x.toml")
+    with pytest.raises(InvalidInput, match=r"trainer 'ifca' option 'cluster' is unknown; did you mean 'clusters'"):
+        config.protocol(config.trainers[0])
+
+
+def test_an_unknown_kind_suggests_the_nearest() -> None:
+    config = parse({"trainer": {"kind": "ifka"}}, "x.toml")
+    with pytest.raises(InvalidInput, match=r"trainer 'ifka' is unknown; did you mean 'ifca'"):
+        config.protocol(config.trainers[0])
+
+
+def test_a_value_of_the_wrong_type_is_named() -> None:
+    config = parse({"trainer": {"kind": "ifca", "clusters": "many"}}, "x.toml")
+    with pytest.raises(InvalidInput, match="clusters='many'"):
+        config.protocol(config.trainers[0])
+
+
+def test_a_value_out_of_range_is_named_by_the_object_itself() -> None:
+    config = parse({"trainer": {"kind": "ifca", "local": {"lr": -1.0}}}, "x.toml")
+    with pytest.raises(InvalidInput, match=r"lr=-1.0 must be positive"):
+        config.protocol(config.trainers[0])
+
+
+def test_nested_options_become_objects() -> None:
+    config = parse({"trainer": {"kind": "ifca", "clusters": 3, "local": {"steps": 2, "lr": 0.1}}}, "x.toml")
+    assert config.protocol(config.trainers[0]) == Ifca(clusters=3, local=Local(steps=2, lr=0.1))
+
+
+def test_several_trainers() -> None:
+    config = parse({"trainer": [{"kind": "ifca"}, {"kind": "fedavg"}]}, "x.toml")
+    assert [choice.kind for choice in config.trainers] == ["ifca", "fedavg"]
+
+
+def test_a_missing_file_and_broken_toml(tmp_path: Path) -> None:
+    with pytest.raises(DataMissing, match=r"nothing\.toml"):
+        read(tmp_path / "nothing.toml")
+    (tmp_path / "broken.toml").write_text("seed = ")
+    with pytest.raises(InvalidInput, match="not valid TOML"):
+        read(tmp_path / "broken.toml")
+
+
+def chosen(kind: str, **options: object) -> Choice:
+    return Choice.model_validate({"kind": kind} | options)
+
+
+def test_a_model_takes_what_follows_from_the_data() -> None:
+    digits = Config(data=Choice(kind="digits")).examples()
+    dense = build_model(Choice(kind="fcnn"), digits)
+    assert dense == Dense((64, 200, 10))
+    assert build_model(chosen("cnn", shape=(1, 28, 28)), digits) == Cnn(classes=10, shape=(1, 28, 28))
+    assert build_model(chosen("gru", vocabulary=7), digits) == Gru(classes=10, vocabulary=7)
+
+
+class OwnNet(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+    def forward(self, x: object) -> object:
+        return self.layers(x)
+
+
+def test_a_users_own_module_by_its_address() -> None:
+    digits = Config(data=Choice(kind="digits")).examples()
+    model = build_model(chosen(f"{__name__}:OwnNet", width=5), digits)
+    assert model.logits(model.init(0), digits.x[:3]).shape == (3, 10)
+
+
+def test_an_address_that_does_not_import() -> None:
+    digits = Config(data=Choice(kind="digits")).examples()
+    with pytest.raises(InvalidInput, match=r"no_such_module:Net.*PYTHONPATH"):
+        build_model(Choice(kind="no_such_module:Net"), digits)
+
+
+def test_the_example_builds_every_trainer() -> None:
+    config = example()
+    kinds = {type(config.protocol(choice)).__name__ for choice in config.trainers}
+    assert kinds == {"FedAvg", "FedProx", "FedEM", "Ifca", "Sattler", "CosineKMeans"}

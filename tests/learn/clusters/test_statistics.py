@@ -1,0 +1,120 @@
+"""What clients send: the same as slow loops give, and never more than 1 for one unit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.references import kmeans_loops
+from torch import Tensor
+
+from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
+from coterie.learn.clusters.lloyd import Points, leading_subspace, project, unpack_symmetric
+from coterie.learn.clusters.statistics import Unit, labels_of, statistics, unscaled
+from coterie.rng import Rng
+
+KINDS = ("outer", "weights", "bound", "centres", "lloyd 2")
+CLUSTERS, FEATURES, BOUND = 3, 5, 2.0
+
+
+def parts(seed: int) -> list[Tensor]:
+    """Clients of 1 to 30 points, some of them far out."""
+    draws = Rng.seeded(seed).child("points").torch()
+    sizes = [1, 30, 7, 12]
+    spread = [1.0, 1.0, 100.0, 0.01]
+    return [scale * torch.randn(size, FEATURES, generator=draws) for size, scale in zip(sizes, spread)]
+
+
+def public(kind: str, seed: int) -> dict[str, Tensor]:
+    draws = Rng.seeded(seed).child("public").torch()
+    basis = torch.randn(FEATURES, FEATURES, generator=draws)
+    subspace = leading_subspace(basis @ basis.T, 2)
+    middle, server = torch.randn(FEATURES, generator=draws), torch.randn(8, FEATURES, generator=draws)
+    known = project(server, subspace, middle)
+    found = {"middle": middle, "subspace": subspace, "known": known, "bound": torch.tensor(BOUND)}
+    found["centres"] = torch.randn(CLUSTERS, FEATURES, generator=draws)
+    if kind in ("bound", "centres"):  # FedDP-Init's lie in the subspace
+        found["centres"] = middle + known[:CLUSTERS] @ subspace
+    return found
+
+
+def total(kind: str, points: list[Tensor], unit: Unit, seed: int) -> dict[str, Tensor]:
+    return {name: leaf.sum(0) for name, leaf in statistics(kind, public(kind, seed), Points.of(points), unit).items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_one_record_moves_every_sum_by_one_at_most(kind: str, seed: int) -> None:
+    points = parts(seed)
+    whole = total(kind, points, RecordClip, seed)
+    largest = 0.0
+    for client in range(1, 4):
+        for row in range(0, len(points[client]), 3):
+            kept = torch.arange(len(points[client])) != row
+            fewer = total(kind, [p[kept] if i == client else p for i, p in enumerate(points)], RecordClip, seed)
+            for name, leaf in whole.items():
+                change = float((leaf - fewer[name]).norm())
+                assert change <= 1 + 1e-4, (name, client, row)
+                largest = max(largest, change)
+    assert largest > 0.99  # the bound is reached: no noise is wasted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(5))
+def test_one_client_moves_every_sum_by_one_at_most(kind: str, seed: int) -> None:
+    points = parts(seed)
+    whole = total(kind, points, ClientClip, seed)
+    largest = 0.0
+    for client in range(4):
+        fewer = total(kind, [part for i, part in enumerate(points) if i != client], ClientClip, seed)
+        for name, leaf in whole.items():
+            change = float((leaf - fewer[name]).norm())
+            assert change <= 1 + 1e-4, (name, client)
+            largest = max(largest, change)
+    assert largest > 0.99
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_and_counts_are_those_of_a_loop(seed: int) -> None:
+    points, facts = parts(seed), public("lloyd 1", seed)
+    centres = facts["centres"].double().numpy()
+    for unit, bound in ((Unclipped, None), (RecordClip, BOUND)):
+        found = statistics("lloyd 1", facts, Points.of(points), unit)
+        for client, part in enumerate(points):
+            x = part.double().numpy()
+            labels = kmeans_loops.nearest(x, centres)
+            sums, counts = kmeans_loops.sums_and_counts(x, labels, CLUSTERS, bound, centres)
+            ours = unscaled("sums", found["sums"][client], facts, unit)
+            np.testing.assert_allclose(ours.numpy(), sums, rtol=1e-4, atol=1e-3)
+            assert found["counts"][client].tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_step_3_labels_points_as_in_the_subspace(seed: int) -> None:
+    """Scott et al. project the points first; centres that lie in the subspace make that unnecessary."""
+    points, facts = Points.of([part[part.norm(dim=1) < 50] for part in parts(seed)]), public("centres", seed)
+    seen = project(points.x.double(), facts["subspace"].double(), facts["middle"].double())
+    expected = kmeans_loops.nearest(seen.numpy(), facts["known"][:CLUSTERS].double().numpy())
+    assert labels_of(points, facts).tolist() == expected.tolist()
+
+
+def test_outer_products_keep_directions_alone() -> None:
+    """Two points (3, 4) and (0, 10) about the origin: (9, 12; 12, 16) / 25 and (0, 0; 0, 1)."""
+    points = Points.of([torch.tensor([[3.0, 4.0], [0.0, 10.0]])])
+    found = statistics("outer", {"middle": torch.zeros(2)}, points, RecordClip)["outer"]
+    expected = torch.tensor([[0.36, 0.48], [0.48, 1.64]])
+    torch.testing.assert_close(unpack_symmetric(found[0], 2), expected)
+    as_client = statistics("outer", {"middle": torch.zeros(2)}, points, ClientClip)["outer"]
+    assert float(as_client.norm()) == pytest.approx(1)
+
+
+def test_a_client_says_where_its_points_lie_and_not_how_many_it_has() -> None:
+    """Three points about centre 0 that sum to (6, 0), and four about centre 1 that sum to (0, 8): counts (3, 4) / 5,
+    sums (6, 0; 0, 8) / 5, of norm 2 in all, clipped to 0.5."""
+    once = torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], *[[90.0, 92.0]] * 4])
+    facts = {"centres": torch.tensor([[0.0, 0.0], [90.0, 90.0]]), "bound": torch.tensor(0.5)}
+    for points in (once, once.repeat(7, 1)):
+        found = statistics("lloyd 1", facts, Points.of([points]), ClientClip)
+        torch.testing.assert_close(found["sums"][0], torch.tensor([[0.6, 0.0], [0.0, 0.8]]))
+        torch.testing.assert_close(found["counts"][0], torch.tensor([0.6, 0.8]))
+        torch.testing.assert_close(unscaled("sums", found["sums"][0], facts, ClientClip), found["sums"][0] / 2)
