@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from coterie.audit import toml
@@ -18,6 +17,10 @@ from coterie.data.federation import Examples
 from coterie.data.sources.base import describe
 from coterie.data.sources.own import MOST_VALUES, Arrays, ImageFolder, Table, read_frame
 from coterie.errors import DataMissing, InvalidInput, nearest, require
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 MOST_SETS, ROWS_A_CLIENT = 5, 40
 FEW_VALUES = 10  # a column with no more than these is taken as it is; one of more numbers is cut

@@ -6,10 +6,9 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 
@@ -18,6 +17,10 @@ from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.rng import Rng
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 X_NAMES = ("x", "X", "features", "images", "data", "x_train")
 Y_NAMES = ("y", "Y", "labels", "label", "target", "targets", "y_train")
