@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -11,14 +11,18 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from coterie.data.federation import Examples, Federation, Shards
+from coterie.flow.adversary import Adversary
+from coterie.flow.ask import Ask
+from coterie.flow.client import Answer
 from coterie.flow.cohort import Cohort
-from coterie.flow.drive import Tamperer, drive
-from coterie.flow.guard import ClientGuard, ServerGuard, Turn
-from coterie.flow.protocol import Ask, Protocol, Server
-from coterie.flow.simulate import CHUNK_BYTES, Simulator, population
+from coterie.flow.guard import ClientGuard, Defence, ServerGuard
+from coterie.flow.protocol import Protocol
+from coterie.flow.ring import Ring
+from coterie.flow.simulate import CHUNK_BYTES, AnyFederation
+from coterie.flow.turn import Roots, Turn
 from coterie.learn.models.model import Batch, Model
-from coterie.rng import Rng
 from coterie.wire.codec import decode, encode
+from coterie.wire.messages import TRAIN, Down, Kind
 from coterie.wire.tape import Tape
 
 
@@ -65,7 +69,7 @@ def digits(clients: int = 20, *, sets: int = 5, seed: int = 0) -> Federation:
         rows = (examples.y // 2 == g).nonzero().flatten()
         rows = rows[torch.randperm(len(rows), generator=draws)]
         members = (group == g).nonzero().flatten().tolist()
-        for member, part in zip(members, rows[60:].chunk(len(members))):
+        for member, part in zip(members, rows[60:].chunk(len(members)), strict=True):
             train[member], test[member] = part, rows[:60]
     return Federation(examples, Shards.of(train), Shards.of(test), group)
 
@@ -78,47 +82,74 @@ class Play:
     asks: list[Ask[Any]]
     states: list[bytes]  # every ask's, as it would be saved
     memories: list[bytes]  # what the clients remembered before each ask
-    server: Server
-    simulator: Simulator
+    ring: Ring[Any]
 
     @property
     def bytes(self) -> bytes:
         return encode(self.state)
 
 
+@dataclass(frozen=True)
+class Halves(Defence):
+    """A defence of these two guards."""
+
+    clients: ClientGuard = field(default_factory=ClientGuard)
+    servers: ServerGuard = field(default_factory=ServerGuard)
+
+    @property
+    def client(self) -> ClientGuard:
+        return self.clients
+
+    @property
+    def server(self) -> ServerGuard:
+        return self.servers
+
+
 def play(
     protocol: Protocol[Any],
-    federation: Federation,
-    model: Model,
+    federation: AnyFederation,
+    model: Model | None,
     *,
     seed: int = 0,
-    client: ClientGuard | None = None,
-    server_guard: ServerGuard | None = None,
+    defence: Defence | None = None,
     chunk_bytes: int = CHUNK_BYTES,
     processes: int = 0,
     tape: Tape | None = None,
-    tamperers: Sequence[Tamperer] = (),
+    adversaries: Sequence[Adversary] = (),
+    witness: Callable[[Down, Answer], None] | None = None,
+    lost: Callable[[Down], Collection[int]] | None = None,
     state: bytes | None = None,
     memory: bytes | None = None,
 ) -> Play:
     """Run to the end, from the start or from a saved state."""
-    rng = Rng.seeded(seed)
-    server = Server(population(federation), model.init, server_guard or ServerGuard(), rng.child("server"))
-    simulator = Simulator(
-        protocol, federation, model, client or ClientGuard(), rng.child("clients"), chunk_bytes, processes
+    ring = Ring(
+        protocol,
+        federation,
+        model,
+        defence or Defence(),
+        Roots.seeded(seed),
+        tape,
+        adversaries,
+        witness,
+        lost,
+        processes,
+        chunk_bytes,
     )
-    simulator.memory = {} if memory is None else decode(memory)
-    done = Play(None, [], [], [], server, simulator)
+    done = Play(None, [], [], [], ring)
 
     def note(ask: Ask[Any]) -> None:
         done.asks.append(ask)
         done.states.append(encode(ask.state))
-        done.memories.append(encode(dict(simulator.memory)))
+        done.memories.append(encode(ring.memory))
 
-    start = protocol.start(server) if state is None else decode(state)
-    with simulator:
-        done.state = drive(protocol, start, server, simulator, tape=tape, tamperers=tamperers, before_ask=note)
+    start, kept = (None if saved is None else decode(saved) for saved in (state, memory))
+    with ring:
+        done.state = ring.run(start, kept, note)
     return done
+
+
+def turn(round: int = 0, kind: Kind = TRAIN, seed: int = 0) -> Turn:
+    return Turn(round, Roots.seeded(seed).child("clients"), kind)
 
 
 def cohort(
@@ -127,7 +158,7 @@ def cohort(
     """These clients (or all), as they answer a request of kind "train"."""
     ids = torch.arange(federation.clients) if clients is None else torch.tensor(clients)
     shards = federation.train.pick(ids.tolist())
-    return Cohort(ids, federation.examples, shards, model, Turn(round, Rng.seeded(seed).child("clients")))
+    return Cohort(ids, turn(round, seed=seed), federation.examples, shards, model)
 
 
 def batch(x: Tensor, y: Tensor, weights: Tensor | None = None, seeds: Sequence[int] = ()) -> Batch:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from coterie.errors import InvalidInput
-from coterie.flow.guard import Turn
+from coterie.flow.turn import Roots, Turn
 from coterie.rng import Rng
+from coterie.wire.messages import Kind
 
 
 def test_a_stream_is_its_name() -> None:
@@ -48,7 +49,21 @@ def test_a_negative_seed() -> None:
         Rng.seeded(-1)
 
 
-def test_noise_is_a_party_s_a_round_s_and_a_kind_s() -> None:
-    root = Rng.seeded(0)
-    names = [(round, kind, party) for round in (0, 1) for kind in ("train", "place") for party in (0, 1)]
-    assert len({Turn(round, root, kind).noise(party, "x").key for round, kind, party in names}) == len(names)
+def test_draws_and_secrets_are_a_party_s_a_round_s_and_a_kind_s() -> None:
+    roots = Roots(Rng.seeded(0), Rng.seeded(1))
+    kinds = [Kind("train"), Kind("place"), Kind("place", 1), Kind("train", part="shares")]
+    turns = [(Turn(round, roots, kind), party) for round in (0, 1) for kind in kinds for party in (0, 1)]
+    draws = {turn.draws(party, "x").key for turn, party in turns}
+    secrets = {turn.secrets(party, "x").key for turn, party in turns}
+    assert len(draws) == len(secrets) == len(turns)
+    assert not draws & secrets
+
+
+def test_draws_follow_from_the_seed_and_secrets_from_their_own_root() -> None:
+    """A deployed client's secrets are the operating system's, though its draws are reproducible."""
+    one, other = (Turn(3, Roots(Rng.seeded(0), Rng.from_entropy()).child("clients")) for _ in range(2))
+    assert one.draws(7, "batches") == other.draws(7, "batches")
+    assert one.secrets(7, "noise") != other.secrets(7, "noise")
+    seeded = Turn(3, Roots.seeded(0).child("clients"))
+    assert seeded.draws(7, "x") == seeded.secrets(7, "x")  # in a simulation both are known
+    assert one.draws(7, "batches") == seeded.draws(7, "batches")

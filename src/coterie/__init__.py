@@ -5,10 +5,15 @@ The public names, each imported when it is first used: ``import coterie`` alone 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+# Threads that wait for each other by spinning collapse on a machine that does something else too (a FedAvg round takes
+# six times as long), and win a tenth on an idle one. Read when torch is loaded; whoever set it otherwise keeps that.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOMES = {
     "coterie.attacks.acquisition": ("ModelAcquisition",),
@@ -24,14 +29,19 @@ _HOMES = {
     "coterie.defences.noisy_sums.distributed": ("DistributedNoise",),
     "coterie.defences.dpsgd": ("DpSgd",),
     "coterie.defences.noisy_sums.local": ("LocalNoise",),
-    "coterie.defences.secure_sums": ("PairwiseMasks",),
+    "coterie.defences.secure_sums": ("PairwiseMasks", "SecureSums"),
     "coterie.defences.mingling.defence": ("Mingling",),
     "coterie.seal.mock": ("MockCipher",),
     "coterie.defences.regularise": ("L2", "Dropout"),
     "coterie.errors": ("CoterieError", "InvalidInput", "NotPermitted"),
     "coterie.privacy.guarantee": ("Guarantee", "Level", "Trust"),
+    "coterie.flow.ask": ("Ask", "Replies", "Sums"),
+    "coterie.flow.cohort": ("Cohort",),
     "coterie.flow.guard": ("ClientGuard", "Defence", "ServerGuard"),
-    "coterie.flow.protocol": ("Ask", "Protocol", "Server"),
+    "coterie.flow.protocol": ("Protocol", "Server"),
+    "coterie.flow.ring": ("Ring",),
+    "coterie.flow.stack": ("Stack",),
+    "coterie.flow.turn": ("Roots", "Turn"),
     "coterie.rng": ("Rng",),
     "coterie.learn.models.dense": ("Dense",),
     "coterie.learn.models.model": ("Model", "as_model"),
@@ -46,6 +56,8 @@ _HOMES = {
     "coterie.protocols.sattler": ("Sattler",),
     "coterie.run.folder": ("RunFolder",),
     "coterie.run.training": ("Outcome", "train"),
+    "coterie.privacy.ledger": ("Ledger", "Spend"),
+    "coterie.wire.messages": ("Contributions", "Down", "Kind", "Published", "Up"),
     "coterie.wire.tape": ("Tape",),
     "coterie.wire.view": ("ThreatModel", "View"),
 }

@@ -22,13 +22,11 @@ from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
 from coterie.errors import InvalidInput, nearest, require
-from coterie.flow.drive import drive
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.clusters import lloyd
 from coterie.learn.clusters.kmeans import weighted_kmeans
-from coterie.learn.clusters.nearest_centre import NearestCentre
 from coterie.privacy.accounting import require_budget
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.protocols.clusterings import feddp_kmeans, federated_lloyd, kfed
@@ -44,11 +42,7 @@ def run_clustering(
     protocol: Clusterer, federation: Federation, rng: Rng, defence: Defence | None = None, tape: Tape | None = None
 ) -> Clusters:
     """The whole protocol on this machine, under a defence, and on a tape if one is given."""
-    guards = defence or Defence()
-    model = NearestCentre(protocol.clusters, federation.examples.x[0].numel())
-    server = Server(population(federation), model.init, guards.server, rng.child("server"))
-    simulator = Simulator(protocol, federation, model, guards.client, rng.child("clients"), processes=0)
-    return drive(protocol, protocol.start(server), server, simulator, tape=tape)
+    return Ring(protocol, federation, None, defence or Defence(), Roots.same(rng), tape, processes=0).run()
 
 
 def federate(parts: Parts) -> Federation:

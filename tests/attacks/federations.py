@@ -12,10 +12,9 @@ from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition.property import Control, PropertySplit
-from coterie.flow.drive import Tamperer, drive
-from coterie.flow.guard import ClientGuard, ServerGuard
-from coterie.flow.protocol import Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.adversary import Adversary
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
@@ -55,18 +54,17 @@ def run(
     clients: int = 3,
     control: Control = Control.NONE,
     warmup: int = 10,
-    tamperers: Sequence[Tamperer] = (),
+    adversaries: Sequence[Adversary] = (),
     threat: ThreatModel | None = None,
 ) -> Ran:
     rng = Rng.seeded(seed)
     split = PropertySplit(clients, "mark", every=2, warmup=warmup, control=control)
     federation = split.split(marked_examples(seed=seed), rng.child("partition"))
     threat = threat or property_threat()
-    tape = Tape([threat])
-    server = Server(population(federation), MODEL.init, ServerGuard(), rng.child("server"))
-    with Simulator(protocol, federation, MODEL, ClientGuard(), rng.child("clients")) as simulator:
-        witness = Witness(simulator)
-        state = drive(protocol, protocol.start(server), server, witness, tape=tape, tamperers=tamperers)
+    tape, witness = Tape([threat]), Witness()
+    ring = Ring(protocol, federation, MODEL, roots=Roots.same(rng), tape=tape, adversaries=adversaries, witness=witness)
+    with ring:
+        state = ring.run()
     return Ran(federation, split, tape.view(threat), witness, flatten(protocol.result(state).values))
 
 

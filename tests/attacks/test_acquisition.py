@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from tests.ring import play
 
 from coterie.attacks.acquisition import ModelAcquisition, Walk, acquisition_threat, exhausted, wanted_side
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation, Shards
-from coterie.flow.drive import Tamperer, drive
-from coterie.flow.guard import ClientGuard, ServerGuard
-from coterie.flow.protocol import Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.judge import ClusterCounts, judge
 from coterie.measure.witness import Witness
 from coterie.protocols.sattler import Sattler
 from coterie.rng import Rng
+from coterie.wire.codec import encode
 from coterie.wire.tape import Tape
 
 GROUPS, EACH = 3, 4
@@ -40,19 +40,20 @@ def federation(newcomers: int) -> Federation:
     return Federation(Examples(x, y, 3, "groups"), Shards.of(rows), Shards.of(rows), shift, joins)
 
 
+def sattler(newcomers: int) -> Sattler:
+    local = Local(steps=5, batch_size=20, lr=0.3)
+    return Sattler(rounds=30 + 2 * newcomers + 2, local=local, progress=0.0, most=GROUPS)
+
+
 def run(newcomers: int, honest: bool = False) -> tuple[Any, Witness]:
     data = federation(newcomers)
     attack = ModelAcquisition(acquisition_threat(frozenset(range(FIRST, FIRST + newcomers))))
-    protocol = Sattler(
-        rounds=30 + 2 * newcomers + 2, local=Local(steps=5, batch_size=20, lr=0.3), progress=0.0, most=GROUPS
-    )
     rng = Rng.seeded(1)
-    tape = Tape([attack.threat])
-    server = Server(population(data), MODEL.init, ServerGuard(), rng.child("server"))
-    tamperers: list[Tamperer] = [] if honest else [attack]
-    with Simulator(protocol, data, MODEL, ClientGuard(), rng.child("clients")) as simulator:
-        witness = Witness(simulator)
-        drive(protocol, protocol.start(server), server, witness, tape=tape, tamperers=tamperers)
+    tape, witness = Tape([attack.threat]), Witness()
+    acting = [] if honest else [attack]
+    ring = Ring(sattler(newcomers), data, MODEL, roots=Roots.same(rng), tape=tape, adversaries=acting, witness=witness)
+    with ring:
+        ring.run()
     return attack.infer(tape.view(attack.threat), Auxiliary(), rng), witness
 
 
@@ -94,3 +95,24 @@ def test_the_search_goes_where_nobody_has_ended() -> None:
     assert not exhausted("place 1", True, under_way)
     assert wanted_side("place 1", under_way) is False  # but one is on its way there already
     assert replace(under_way[0], finished=True).below("place 1") is None
+
+
+def test_a_killed_run_goes_on_with_what_the_newcomers_had_learnt() -> None:
+    """Stopped between a newcomer's placement and the next one's, which is steered by what the first was asked."""
+    attack = ModelAcquisition(acquisition_threat(frozenset(range(FIRST, FIRST + GROUPS))))
+    whole = play(sattler(GROUPS), federation(GROUPS), MODEL, adversaries=[attack], seed=1)
+    placings = [at for at, ask in enumerate(whole.asks) if ask.kind.name == "place"]
+    assert len({whole.asks[at].round for at in placings}) == GROUPS
+    for at in (placings[1], placings[-1]):
+        resumed = play(
+            sattler(GROUPS),
+            federation(GROUPS),
+            MODEL,
+            adversaries=[attack],
+            seed=1,
+            state=whole.states[at],
+            memory=whole.memories[at],
+        )
+        assert resumed.bytes == whole.bytes
+        assert encode(resumed.ring.memory) == encode(whole.ring.memory)
+    assert sorted(whole.ring.memory[-1]["ways"]) == list(range(FIRST, FIRST + GROUPS))

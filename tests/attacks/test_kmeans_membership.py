@@ -32,7 +32,6 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
 from coterie.learn.clusters.lloyd import Points, packed_outer_products
-from coterie.learn.clusters.nearest_centre import NearestCentre
 from coterie.learn.clusters.statistics import statistics
 from coterie.learn.params import Params
 from coterie.measure.claims import Outcome, Verdict
@@ -43,14 +42,13 @@ from coterie.protocols.clusterings.base import Clusterer, contribution, points_o
 from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.rng import Rng
-from coterie.wire.messages import Contributions
+from coterie.wire.messages import Contributions, Kind
 from coterie.wire.tape import Tape
 from coterie.wire.view import View
 
 DELTA, BOUND, FEATURES = 1e-6, 2.0, 5
 CENTRES = torch.tensor([[2.0, 0, 0, 0, 0], [-2.0, 0, 0, 0, 0]])
 RECORD = torch.tensor([1.0, 9.0, -6.0, 2.0, 3.0])  # far out, so that clipping matters
-MODEL = NearestCentre(2, FEATURES)
 
 
 def lloyd(level: Level = Level.RECORD, steps: int = 1) -> FederatedLloyd:
@@ -85,7 +83,7 @@ def audited(
     protocol: Clusterer, defence: NoisySums, stated: dict[str, float], level: Level, trials: int, seed: int
 ) -> tuple[Verdict, float, float]:
     inside, outside = (
-        Releases.of(protocol, federation(there, level), MODEL, defence, Rng.seeded(seed)) for there in (True, False)
+        Releases.of(protocol, federation(there, level), defence, Rng.seeded(seed)) for there in (True, False)
     )
     scores = optimal_scores(inside, outside, stated, trials, Rng.seeded(seed).child("trials"))
     promise = CentralNoise(stated).guarantee(protocol.facts(federation(True), DELTA))
@@ -126,11 +124,11 @@ def test_correct_mechanisms_pass_wherever_the_noise_is_added(level: Level, place
 class ForgetsToClip(FederatedLloyd):
     """Divides by the bound without having clipped to it."""
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
-        if kind == "result":
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        if kind.name == "result":
             return super().answer(kind, models, cohort, guard)
         public = {name: leaf[0] for name, leaf in models.items()}
-        leaves = statistics(kind, public, points_of(cohort), Unclipped)
+        leaves = statistics(kind.name, public, points_of(cohort), Unclipped)
         return contribution(cohort, {**leaves, "sums": leaves["sums"] / public["bound"]})
 
 
@@ -138,8 +136,8 @@ class ForgetsToClip(FederatedLloyd):
 class TakesTheClipForTheSensitivity(FedDPKMeans):
     """Outer products of records of norm C have norm C squared; the public code scales its noise to C."""
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
-        if kind != "outer":
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        if kind.name != "outer":
             return super().answer(kind, models, cohort, guard)
         found = packed_outer_products(points_of(cohort), RecordClip(BOUND), models["middle"][0])
         return contribution(cohort, {"outer": found.value / BOUND})

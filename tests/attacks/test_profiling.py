@@ -33,7 +33,7 @@ from coterie.measure.preferences import Preferences, judge_top_k
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
 from coterie.seal.mock import MockCipher
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.messages import TRAIN, Contributions, Down, Published, Up
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
@@ -48,10 +48,8 @@ def taped(sets: Sequence[Tensor]) -> View:
     tape = Tape([CURIOUS_SERVER])
     for round, joined in enumerate(sets):
         everyone = torch.arange(len(joined))
-        tape.record(Envelope("train", round, everyone, Published({"w": torch.zeros(joined.shape[1], 1)})))
-        tape.record(
-            Envelope("train", round, everyone, Contributions(everyone, {}, torch.ones(len(joined)), joined.float()))
-        )
+        tape.record(Down(TRAIN, round, everyone, Published({"w": torch.zeros(joined.shape[1], 1)})))
+        tape.record(Up(TRAIN, round, Contributions(everyone, {}, torch.ones(len(joined)), joined.float())))
     return tape.view(CURIOUS_SERVER)
 
 
@@ -141,7 +139,7 @@ def auxiliary() -> Auxiliary:
 
 def views(defence: Defence, keys: Any = None) -> Iterator[View]:
     tape = Tape([CURIOUS_SERVER, COLLUDING])
-    done = play(IFCA, FEDERATION, MODEL, client=defence.client, server_guard=defence.server, tape=tape)
+    done = play(IFCA, FEDERATION, MODEL, defence=defence, tape=tape)
     assert done.state.round == 4
     for threat in (CURIOUS_SERVER, COLLUDING):
         yield tape.view(threat, getattr(defence, "keys", None))
@@ -151,7 +149,7 @@ def true_clusters() -> tuple[dict[int, int], Labels]:
     """What each cluster stands for, and every client's group."""
     plain, _ = views(Defence())
     chosen = plain.sent(3).membership.argmax(1)
-    stands_for = {int(cluster): int(group) for cluster, group in zip(chosen, FEDERATION.groups)}
+    stands_for = {int(cluster): int(group) for cluster, group in zip(chosen, FEDERATION.groups, strict=True)}
     return stands_for, Labels({client: int(group) for client, group in enumerate(FEDERATION.groups)}, 5)
 
 

@@ -119,7 +119,8 @@ def test_an_imagined_client_trains_as_a_real_one() -> None:
         )
         grads = torch.autograd.grad(loss, list(params.values()))
         params = {
-            name: (leaf - 0.2 * grad).detach().requires_grad_() for (name, leaf), grad in zip(params.items(), grads)
+            name: (leaf - 0.2 * grad).detach().requires_grad_()
+            for (name, leaf), grad in zip(params.items(), grads, strict=True)
         }
     for name, leaf in update.items():
         torch.testing.assert_close(leaf[0], (params[name] - start[name]).detach(), atol=1e-6, rtol=1e-4)

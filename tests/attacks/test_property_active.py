@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.attacks.federations import LOCAL, MODEL, marked_examples, passive, run
 
-from coterie.attacks.base import ActiveAttack, Attack, Suspicions
+from coterie.attacks.base import Attack, InsiderAttack, Suspicions
 from coterie.attacks.property import Known, property_threat
 from coterie.attacks.property_active import ActiveProperty, fitted_head, head_names, hidden_values
 from coterie.attacks.updates import Imitation
@@ -46,7 +46,7 @@ def test_the_step_is_equation_1_by_hand() -> None:
     chances = logits[:, :2].log_softmax(1), logits[:, 2:].log_softmax(1)
     rows = torch.arange(8)
     loss = -(0.7 * chances[0][rows, examples.y] + 0.3 * chances[1][rows, has]).mean()
-    for (name, leaf), grad in zip(found.items(), torch.autograd.grad(loss, list(tracked.values()))):
+    for (name, leaf), grad in zip(found.items(), torch.autograd.grad(loss, list(tracked.values())), strict=True):
         torch.testing.assert_close(leaf, grad, msg=name)
 
 
@@ -78,10 +78,10 @@ def test_the_head_learns_the_property_from_the_layer_below() -> None:
 def test_the_upload_is_scaled_and_nobody_else_s_is_touched(gamma: float) -> None:
     attack = active(gamma=gamma)
     honest = run(FedAvg(rounds=2, local=LOCAL))
-    tampered = run(FedAvg(rounds=2, local=LOCAL), tamperers=[attack])
+    tampered = run(FedAvg(rounds=2, local=LOCAL), adversaries=[attack])
     start = {name: leaf[0] for name, leaf in tampered.view.received(0).values.items()}
     sent = tampered.view.sent(0)
-    root = Rng.seeded(0).child("server").child("adversary", attack.threat.name, "round", 0)
+    root = Rng.seeded(0).child("clients").child("adversary", attack.threat.name, "round", 0, "kind", "train")
     trained = attack.train(start, root.child("client", 0))
     expected = flatten(start, 0) + gamma * (flatten(trained, 0) - flatten(start, 0))
     torch.testing.assert_close(flatten(sent.values, leading=2)[0, 0], expected)
@@ -95,7 +95,7 @@ def test_the_upload_is_scaled_and_nobody_else_s_is_touched(gamma: float) -> None
 @pytest.mark.parametrize("gamma", [1.0, 5.0])
 def test_it_finds_the_property_in_a_clustered_federation(gamma: float) -> None:
     attack = active(gamma=gamma)
-    ran = run(Ifca(rounds=41, local=LOCAL, weighting="equal", clusters=2), tamperers=[attack])
+    ran = run(Ifca(rounds=41, local=LOCAL, weighting="equal", clusters=2), adversaries=[attack])
     guess = attack.infer(ran.view, ran.split.auxiliary(ran.federation), Rng.seeded(0))
     assert judge(guess, ran.witness.property_truth(ran.federation)).score > 0.65
 
@@ -116,5 +116,5 @@ def test_bad_settings_name_themselves() -> None:
 
 def test_both_are_attacks_by_type() -> None:
     looking: Attack[Suspicions] = passive()
-    changing: ActiveAttack[Suspicions] = active()
+    changing: InsiderAttack[Suspicions] = active()
     assert looking.threat == changing.threat

@@ -38,6 +38,7 @@ from coterie.learn.models.bundled import fcnn
 from coterie.learn.sgd import Local
 from coterie.measure.findings import AuditResult
 from coterie.measure.judge import judge
+from coterie.measure.witness import Witness
 from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
 from coterie.run.folder import RunFolder
@@ -65,16 +66,16 @@ def write_down(folder: Path, defence: dict[str, Any]) -> Path:
     auxiliary, examples = reserve(asked.examples(0), 20, Rng.seeded(0))
     federation = asked.partitioned(examples, 0)
     protocol: Any = asked.protocol(asked.trainers[0])
-    tape = Tape([RECORDER], folder)
+    tape, witness = Tape([RECORDER], folder), Witness()
     model, guard = asked.built_model(examples), asked.built_defence()
-    outcome = train(protocol, federation, model, seed=0, defence=guard, tape=tape)
+    outcome = train(protocol, federation, model, seed=0, defence=guard, tape=tape, witness=witness)
     served = clusters_stand_for(outcome.scores.choices.argmax(1), federation.groups)
     tables = {key: DIGITS[key] for key in ("name", "model", "trainer")}
     tables["defence"] = defence
     tables["data"] = {"kind": "arrays", "path": "held/held.npz"}  # as seen from the recording's folder
     tables["recorded"] = {"truth": TRUTH, "serves": {str(key): value for key, value in served.items()}}
     (folder / DESCRIPTION).write_text(document(tables))
-    (folder / TRUTH).write_text(json.dumps(truth_of(folder, federation)))
+    (folder / TRUTH).write_text(json.dumps(truth_of(federation, witness)))
     (folder / "held").mkdir()
     write_arrays(folder / "held/held.npz", auxiliary.whole())
     return folder
@@ -188,8 +189,9 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
         fcnn(inputs=examples.x[0].numel(), hidden=8, classes=examples.classes),
     )
     trainer: Any = FedAvg(16, local)
-    train(trainer, federation, model, seed=0, tape=Tape([RECORDER], recording))
-    truth = truth_of(recording, federation)
+    witness = Witness()
+    train(trainer, federation, model, seed=0, tape=Tape([RECORDER], recording), witness=witness)
+    truth = truth_of(federation, witness)
     for path in recording.glob("*.npz"):
         with np.load(path) as message:
             if "ids" in message.files:
@@ -224,17 +226,13 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
     )
 
 
-def test_the_truth_of_a_property_is_who_used_it_in_which_cluster(tmp_path: Path) -> None:
+def test_the_truth_of_a_property_is_who_used_it_in_which_cluster() -> None:
     examples = Examples(torch.randn(40, 3), torch.arange(40) % 2, 2, "toy", {"mark": (torch.arange(40) // 2) % 2})
     split = PropertySplit(3, "mark", 1, every=3, warmup=3)
     federation = split.split(examples, Rng.seeded(0))
-    train(
-        FedAvg(8, Local(steps=1, batch_size=4)),
-        federation,
-        fcnn(inputs=3, hidden=2, classes=2),
-        tape=Tape([RECORDER], tmp_path),
-    )
-    used = {round: flag for round, slot, flag in truth_of(tmp_path, federation)["property"]}
+    witness = Witness()
+    train(FedAvg(8, Local(steps=1, batch_size=4)), federation, fcnn(inputs=3, hidden=2, classes=2), witness=witness)
+    used = {round: flag for round, slot, flag in truth_of(federation, witness)["property"]}
     assert used == {round: round in (3, 6) for round in range(8)}
 
 

@@ -19,7 +19,7 @@ from coterie.audit.engine import audit
 from coterie.errors import CannotWrite, CoterieError, InvalidInput
 from coterie.run.folder import write_atomically
 from coterie.run.jobs import Job, JobFailed, run_jobs, stored
-from coterie.wire.messages import Envelope, Published
+from coterie.wire.messages import TRAIN, Down, Published
 from coterie.wire.recording import save
 
 FILE = """
@@ -110,7 +110,7 @@ def test_a_full_disk_in_a_job_keeps_the_others(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_while_recording_is_named(tmp_path: Path) -> None:
-    message = Envelope("train", 0, torch.tensor([0]), Published({"w": torch.zeros(1, 5000)}))
+    message = Down(TRAIN, 0, torch.tensor([0]), Published({"w": torch.zeros(1, 5000)}))
     (tmp_path / "0.part").symlink_to("/dev/full")
     with pytest.raises(CannotWrite, match=r"cannot record .*0\.npz: No space left on device; make room"):
         save(message, tmp_path / "0.npz")

@@ -157,7 +157,7 @@ def test_the_plain_loop_does_the_same_work() -> None:
     ours = Rounds(Ifca(rounds=1, local=local, clusters=3, candidates=0, choose_on=each), federation, fcnn(), rng)
     loop = PlainLoop(federation, bench_ring._plain_fcnn, local, clusters=3, choose_on=each)
     for slot, model in enumerate(loop.models):
-        for leaf, given in zip(model.parameters(), ours.state.published.values.values()):
+        for leaf, given in zip(model.parameters(), ours.state.published.values.values(), strict=True):
             leaf.data.copy_(given[slot])
     published = ours().published
     assert (published.sizes > 0).sum() >= 2

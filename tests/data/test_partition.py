@@ -194,7 +194,8 @@ def test_vertical_parts_cover_all_columns_once() -> None:
     examples = toy(50)
     for vertical in (Vertical(3), Vertical(3, shuffled=True), Vertical(columns=((3,), (0, 1), (2,)))):
         federation = vertical.split(examples, RNG)
-        assert federation.parties == 3
+        assert federation.clients == 3
+        assert federation.sizes.tolist() == [50] * 3  # each has all records
         assert sorted(torch.cat(federation.columns).tolist()) == [0, 1, 2, 3]
         for party in range(3):
             assert torch.equal(federation.part(party), examples.x[:, federation.columns[party]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +15,9 @@ from coterie.data.federation import Examples, Federation, Schedule, Shards
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import InvalidInput
-from coterie.flow.drive import drive
-from coterie.flow.guard import Defence, Step, Turn
-from coterie.flow.protocol import Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.guard import Defence
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.models.bundled import Cnn
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
@@ -29,7 +29,6 @@ from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
 from coterie.protocols.sattler import Sattler
-from coterie.rng import Rng
 
 POISSON = Local(steps=2, batch_size=8, lr=0.1, poisson=True)
 
@@ -51,10 +50,8 @@ def trained(
 ) -> Tensor:
     data = data or federation()
     model = model or Dense((6, 5, 2))
-    server = Server(population(data), model.init, defence.server, Rng.seeded(1))
-    with Simulator(protocol, data, model, defence.client, Rng.seeded(2), processes=0) as simulator:
-        state = drive(protocol, protocol.start(server), server, simulator)
-    return flatten(protocol.result(state).values)
+    ring = Ring(protocol, data, model, defence, Roots.seeded(1), processes=0)
+    return flatten(protocol.result(ring.run()).values)
 
 
 @pytest.mark.parametrize("neutral", [DpSgd(math.inf, 0.0), Dropout(0.0), L2(0.0)])
@@ -77,15 +74,22 @@ def test_a_neutral_setting_changes_no_bit_of_a_convolution() -> None:
 def test_noise_has_the_stated_deviation_and_differs_by_client_and_step() -> None:
     guard = DpSgd(clip=0.5, noise_multiplier=3.0).client
     grads = {"w": torch.zeros(2, 100, 200), "b": torch.zeros(2, 100)}
-    step = Step(torch.tensor([4, 7]), 0, torch.tensor([10.0, 30.0]), Turn(3, Rng.seeded(0)))
+    step = Step(
+        torch.tensor([4, 7]),
+        0,
+        torch.tensor([10.0, 30.0]),
+        torch.tensor([0.1, 0.3]),
+        torch.tensor([True, True]),
+        Turn(3, Roots.seeded(0)),
+    )
     noise = flatten(guard.gradient(grads, grads, step))  # (clients, 20100)
-    for row, deviation in zip(noise, (0.5 * 3 / 10, 0.5 * 3 / 30)):
+    for row, deviation in zip(noise, (0.5 * 3 / 10, 0.5 * 3 / 30), strict=True):
         # False alarm with probability 1e-6 on each side.
         low, high = chi2.ppf([1e-6, 1 - 1e-6], row.numel())
         assert low < float((row / deviation).double().square().sum()) < high
         assert abs(float(row.double().mean())) < 5 * deviation / math.sqrt(row.numel())
     again = flatten(guard.gradient(grads, grads, step))
-    later = flatten(guard.gradient(grads, grads, Step(step.ids, 1, step.divisors, step.turn)))
+    later = flatten(guard.gradient(grads, grads, replace(step, index=1)))
     assert torch.equal(noise, again)
     assert abs(float(torch.corrcoef(torch.stack([noise[0], noise[1], later[0]])).triu(1).abs().max())) < 0.05
 

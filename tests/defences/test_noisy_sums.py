@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy.stats import chi2
-from tests.ring import blobs, play
+from tests.ring import blobs, play, turn
 from torch import Tensor
 
 from coterie.defences.noisy_sums.central import CentralNoise
@@ -18,22 +18,21 @@ from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import CLIENT_SHARES, RECORD_SHARES, NoisySums, plan_noise
 from coterie.defences.secure_sums import PairwiseMasks
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.flow.guard import Turn
-from coterie.learn.clusters.nearest_centre import NearestCentre
+from coterie.flow.ask import Ask, Replies, Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import Collecting
 from coterie.learn.models.dense import Dense
 from coterie.privacy.accounting import epsilon_of
 from coterie.privacy.guarantee import Level, Trust
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.protocols.fedavg import FedAvg
-from coterie.rng import Rng
-from coterie.wire.messages import Contributions
+from coterie.wire.messages import Contributions, Kind, Published
 from coterie.wire.sealed import SEALED
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel
 
 CENTRES = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])
-MODEL = NearestCentre(3, 4)
 LLOYD = FederatedLloyd(3, Level.RECORD, centres=CENTRES, steps=2, bound=3.0)
 SERVER = ThreatModel("curious server", server=True)
 DELTA = 1e-6
@@ -50,11 +49,22 @@ def defences(planned: Mapping[str, float]) -> list[NoisySums]:
 
 def released(defence: NoisySums, value: Tensor, seed: int) -> tuple[Tensor, float]:
     """The sum over clients that send this value each, and the noise that the server believes to be in it."""
-    turn = Turn(0, Rng.seeded(seed), "lloyd 1")
+    now = turn(kind=Kind("lloyd", 1), seed=seed)
     leaves = {"sums": value.expand(CLIENTS, 1, -1)}
     sent = Contributions(torch.arange(CLIENTS), leaves, torch.ones(CLIENTS), torch.ones(CLIENTS, 1))
-    sums = defence.server.aggregate([defence.client.contribute(sent, turn)], turn)
+    contributed = defence.client.contribute(sent, Cohort(sent.ids, now))
+    steps = defence.server.collect(Ask(now.kind, 0, sent.ids, Published({}), None), now)
+    next(steps)
+    sums = defence.server.release(finished(steps, Replies(iter([contributed]))), now)
     return sums.values["sums"][0], sums.noise["sums"]
+
+
+def finished(steps: Collecting[None], replies: Replies) -> Sums:
+    with pytest.raises(StopIteration) as done:
+        steps.send(replies)
+    found = done.value.value
+    assert isinstance(found, Sums)
+    return found
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 3.0])
@@ -115,16 +125,14 @@ def test_honest_clients_make_up_for_colluders() -> None:
 @pytest.mark.parametrize("position", range(2))
 def test_no_noise_changes_nothing(position: int) -> None:
     defence = defences(noise(0.0))[position]
-    bare = play(LLOYD, blobs(), MODEL)
-    assert play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server).bytes == bare.bytes
+    bare = play(LLOYD, blobs(), None)
+    assert play(LLOYD, blobs(), None, defence=defence).bytes == bare.bytes
 
 
 @pytest.mark.parametrize("position", range(3))
 def test_noise_is_new_in_every_round_and_for_every_seed(position: int) -> None:
     defence = defences(noise())[position]
-    done = [
-        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server, seed=seed) for seed in (0, 0, 1)
-    ]
+    done = [play(LLOYD, blobs(), None, defence=defence, seed=seed) for seed in (0, 0, 1)]
     assert done[0].bytes == done[1].bytes
     assert done[0].bytes != done[2].bytes
     errors = [released(defence, torch.zeros(5), seed)[0] for seed in (0, 1)]
@@ -134,20 +142,20 @@ def test_noise_is_new_in_every_round_and_for_every_seed(position: int) -> None:
 @pytest.mark.parametrize("position", range(3))
 def test_a_sum_without_planned_noise_is_refused(position: int) -> None:
     defence = defences({"lloyd 1/sums": 1.0})[position]
-    with pytest.raises(InvalidInput, match=r"sum 'lloyd 1/counts' has no noise planned"):
-        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server)
-    with pytest.raises(InvalidInput, match=r"has no noise planned"):
-        play(FedAvg(rounds=1), blobs(), Dense((4, 3)), client=defence.client, server_guard=defence.server)
+    with pytest.raises(InvalidInput, match=r"no noise is planned for lloyd 1/counts, lloyd 2/sums"):
+        play(LLOYD, blobs(), None, defence=defence)
+    with pytest.raises(InvalidInput, match=r"has no sums in which a unit's share is bounded"):
+        play(FedAvg(rounds=1), blobs(), Dense((4, 3)), defence=defence)
 
 
 def test_what_a_curious_server_sees() -> None:
     exact = Tape([SERVER])
-    play(LLOYD, blobs(), MODEL, tape=exact)
+    play(LLOYD, blobs(), None, tape=exact)
     truth = exact.view(SERVER).sent(0, "lloyd 1")
     seen = []
     for defence in defences(noise()):
         tape = Tape([SERVER])
-        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server, tape=tape)
+        play(LLOYD, blobs(), None, defence=defence, tape=tape)
         seen.append(tape.view(SERVER).sent(0, "lloyd 1"))
     central, local, distributed = seen
     assert torch.equal(central.values["sums"], truth.values["sums"])  # the exact ones, before any noise
@@ -167,7 +175,7 @@ def test_masks_give_the_bits_of_the_stand_in() -> None:
     results = []
     for masks in (None, PairwiseMasks()):
         defence = DistributedNoise(noise(), clients=CLIENTS, masks=masks)
-        done = play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server)
+        done = play(LLOYD, blobs(), None, defence=defence)
         results.append(done.bytes)
     assert results[0] == results[1]
 
@@ -175,18 +183,15 @@ def test_masks_give_the_bits_of_the_stand_in() -> None:
 def test_chunks_of_clients_give_the_same_noisy_sums() -> None:
     """Whole numbers of the grid's steps add up in any order."""
     defence = DistributedNoise(noise(), clients=CLIENTS)
-    runs = [
-        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server, chunk_bytes=size)
-        for size in (1 << 30, 1)
-    ]
+    runs = [play(LLOYD, blobs(), None, defence=defence, chunk_bytes=size) for size in (1 << 30, 1)]
     first, second = (run.state.released["lloyd 1/sums"] for run in runs)
     torch.testing.assert_close(first, second, rtol=0, atol=1e-6)
 
 
 def test_a_client_that_drops_out_takes_noise_with_it() -> None:
     defence = DistributedNoise(noise(), clients=CLIENTS + 1)
-    with pytest.raises(InvalidInput, match=r"sealed answers in round 0=6 must be 7, or noise is missing"):
-        play(LLOYD, blobs(), MODEL, client=defence.client, server_guard=defence.server)
+    with pytest.raises(InvalidInput, match=r"sealed answers in round 0=6 must be 7 to 7, or noise is missing"):
+        play(LLOYD, blobs(), None, defence=defence)
 
 
 BAD = [

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from coterie.data.federation import Schedule, Shards
 from coterie.flow.cohort import plan_batches, segment_mean
-from coterie.flow.guard import ClientGuard, Step
+from coterie.flow.guard import ClientGuard
+from coterie.flow.turn import Step, Turn
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import Params, pick, stack
 from coterie.learn.sgd import Local
@@ -150,8 +151,9 @@ def test_a_gradient_guard_is_told_what_it_needs() -> None:
     group.train(start, Local(epochs=1, batch_size=4), guard, label="second")
     assert [step.index for step in guard.steps] == [0, 1, 2] * 2
     assert [step.divisors.tolist() for step in guard.steps[:3]] == [[4, 3], [4, 1], [2, 1]]
-    streams = {step.turn.noise(7, "noise", step.index).key for step in guard.steps}
-    assert len(streams) == 6  # two trainings of one answer never meet the same noise
+    for stream in (Turn.draws, Turn.secrets):
+        keys = {stream(step.turn, 7, "noise", step.index).key for step in guard.steps}
+        assert len(keys) == 6  # two trainings of one answer never meet the same noise
 
 
 def test_dropout_of_a_guard() -> None:
@@ -162,7 +164,7 @@ def test_dropout_of_a_guard() -> None:
             return 0.5
 
     group = cohort(blobs([10, 3]), Dense((4, 40, 3)))
-    start = stack([group.model.init(0)] * 2)
+    start = stack([group.trained.init(0)] * 2)
     dropped = group.train(start, Local(), Drop())
     expected = replace(group, model=Dense((4, 40, 3), dropout=0.5)).train(start, Local(), ClientGuard())
     plain = group.train(start, Local(), ClientGuard())

@@ -8,11 +8,12 @@ from tests.references.client_loop import weighted_sums
 from tests.wire.test_messages import Boxes
 
 from coterie.errors import InvalidInput
-from coterie.flow.guard import ServerGuard, Sums, Turn
-from coterie.rng import Rng
-from coterie.wire.messages import Contributions, Published
+from coterie.flow.ask import Ask, Replies, Sums
+from coterie.flow.guard import ServerGuard
+from coterie.flow.turn import Roots, Turn
+from coterie.wire.messages import TRAIN, Contributions, Published
 
-TURN = Turn(0, Rng.seeded(0))
+TURN = Turn(0, Roots.seeded(0))
 
 
 def sent(clients: int, slots: int, per_slot: bool, dtype: torch.dtype = torch.float32) -> Contributions:
@@ -103,3 +104,34 @@ def test_slots_that_do_not_match() -> None:
     part = Contributions(torch.tensor([0]), {"w": torch.zeros(1, 2, 3)}, torch.ones(1), torch.ones(1, 4))
     with pytest.raises(InvalidInput, match="slots of a contribution=2 must be 1 or 4"):
         Sums.of(part)
+
+
+def test_of_nobody() -> None:
+    """No answer could be used: there is nothing to release, and what was published stays as it is."""
+    assert Replies(iter([])).whole() is None
+    sums = ServerGuard().aggregate(Replies(iter([])), TURN)
+    assert sums.empty
+    before = Published({"w": torch.ones(2, 4)}, torch.tensor([1, 2]))
+    assert sums.mean(before) is before
+
+
+def test_replies_as_a_whole_are_in_the_order_in_which_they_came() -> None:
+    part = sent(5, 2, per_slot=False)
+    groups = [part.pick(torch.tensor(rows)) for rows in ([3, 1], [0], [4, 2])]
+    whole = Replies(iter(groups)).whole()
+    assert whole is not None
+    assert whole.ids.tolist() == [3, 1, 0, 4, 2]
+    assert torch.equal(whole.values["w"], part.values["w"][[3, 1, 0, 4, 2]])
+
+
+def test_collecting_asks_once_and_adds_up() -> None:
+    ask = Ask(TRAIN, 0, torch.arange(5), Published({"w": torch.zeros(2, 3, 2), "b": torch.zeros(2)}), None)
+    part = sent(5, 2, per_slot=True)
+    conversation = ServerGuard().collect(ask, TURN)
+    assert next(conversation) is ask
+    with pytest.raises(StopIteration) as finished:
+        conversation.send(Replies(iter([part])))
+    sums, expected = finished.value.value, Sums.of(part)
+    for name, leaf in expected.values.items():
+        assert torch.equal(sums.values[name], leaf)
+    assert sums.counts.tolist() == expected.counts.tolist()

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ring import blobs, play
+from tests.ring import Halves, blobs, play
 from torch import Tensor, nn
 
 from coterie.errors import Diverged, InvalidInput
-from coterie.flow.guard import ClientGuard, Turn
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard
 from coterie.flow.workers import WorkerFailed, Workers
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import as_model
 from coterie.learn.sgd import Local
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
-from coterie.wire.messages import Contributions, Envelope
+from coterie.wire.messages import TRAIN, Contributions, Down
 
 LOCAL = Local(steps=2, batch_size=4, lr=0.2)
 MANY = blobs([8] * 11)  # more than one chunk, however they are cut
@@ -50,8 +51,11 @@ def test_the_same_as_in_one_process(protocol: Any) -> None:
     shared = play(protocol, MANY, MODEL, processes=2)
     for name, leaf in alone.state.published.values.items():
         torch.testing.assert_close(shared.state.published.values[name], leaf)
-    for name, kept in alone.simulator.memory.items():
-        torch.testing.assert_close(shared.simulator.memory[name], kept)
+    assert shared.ring.memory.keys() == alone.ring.memory.keys()
+    for client, kept in alone.ring.memory.items():
+        assert shared.ring.memory[client].keys() == kept.keys()
+        for name, value in kept.items():
+            torch.testing.assert_close(shared.ring.memory[client][name], value)
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Trap(ClientGuard):
 
     how: str
 
-    def contribute(self, sent: Contributions, turn: Turn) -> Contributions:
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         if 5 in sent.ids.tolist():
             if self.how == "ours":
                 raise Diverged("client 5 diverged; lower lr")
@@ -80,17 +84,17 @@ class Trap(ClientGuard):
 )
 def test_errors_surface(how: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        play(FedEM(rounds=2, local=LOCAL), MANY, MODEL, client=Trap(how), processes=2)
+        play(FedEM(rounds=2, local=LOCAL), MANY, MODEL, defence=Halves(Trap(how)), processes=2)
 
 
 def test_an_abandoned_request_does_not_answer_the_next_one() -> None:
     """Its answers were still under way when the server stopped listening."""
     protocol = FedEM(rounds=2, local=LOCAL, components=2)
     done = play(protocol, MANY, MODEL)
-    simulator = done.simulator
+    simulator = done.ring.clients
     simulator.processes = 2
     simulator.memory = {}
-    first, second = (Envelope(ask.kind, ask.round, ask.clients, ask.published) for ask in done.asks)
+    first, second = (Down(ask.kind, ask.round, ask.clients, ask.published) for ask in done.asks)
     with simulator:
         answers = simulator.exchange(first)
         next(answers)
@@ -147,8 +151,9 @@ def test_a_client_that_trains_more_models_is_reckoned_larger() -> None:
     sizes = {}
     for components in (1, 8):
         done = play(FedEM(rounds=1, local=LOCAL, components=components), MANY, Dense((4, 30, 3)))
-        done.simulator.chunk_bytes = 100_000
+        done.ring.clients.chunk_bytes = 100_000
         ask = done.asks[0]
-        sizes[components] = len(next(done.simulator.exchange(Envelope("train", 0, ask.clients, ask.published))).clients)
+        answers = done.ring.clients.exchange(Down(TRAIN, 0, ask.clients, ask.published))
+        sizes[components] = len(next(answers).clients)
     assert sizes[1] == 11
     assert sizes[8] < 6

@@ -15,7 +15,6 @@ from tests.ring import blobs
 
 from coterie.data.federation import Federation
 from coterie.flow.protocol import Protocol
-from coterie.learn.clusters.nearest_centre import NearestCentre
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
@@ -42,7 +41,7 @@ def uneven() -> Federation:
 class Member:
     protocol: Protocol[Any]
     federation: Callable[[], Federation] = uneven
-    model: Model = SMALL
+    model: Model | None = SMALL
     random: bool = True  # whether the seed matters
 
 
@@ -70,20 +69,19 @@ TRAINERS = {
 
 CENTRES = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])
 SERVER_DATA = torch.cat([CENTRES, CENTRES - 1, CENTRES + 1])
-NEAREST = NearestCentre(3, 4)
 
 CLUSTERERS = {
-    "k-FED": Member(KFed(3), model=NEAREST),
-    "federated lloyd": Member(FederatedLloyd(3, centres=CENTRES, steps=4), model=NEAREST, random=False),
+    "k-FED": Member(KFed(3), model=None),
+    "federated lloyd": Member(FederatedLloyd(3, centres=CENTRES, steps=4), model=None, random=False),
     "federated lloyd, records": Member(
-        FederatedLloyd(3, Level.RECORD, centres=CENTRES, steps=3), model=NEAREST, random=False
+        FederatedLloyd(3, Level.RECORD, centres=CENTRES, steps=3), model=None, random=False
     ),
     "federated lloyd, clients": Member(
-        FederatedLloyd(3, Level.CLIENT, centres=CENTRES, steps=3, bound=4.0), model=NEAREST, random=False
+        FederatedLloyd(3, Level.CLIENT, centres=CENTRES, steps=3, bound=4.0), model=None, random=False
     ),
-    "feddp k-means": Member(FedDPKMeans(3, server_data=SERVER_DATA), model=NEAREST),
-    "feddp k-means, records": Member(FedDPKMeans(3, Level.RECORD, server_data=SERVER_DATA, bound=3.0), model=NEAREST),
-    "feddp k-means, clients": Member(FedDPKMeans(3, Level.CLIENT, server_data=SERVER_DATA, steps=2), model=NEAREST),
+    "feddp k-means": Member(FedDPKMeans(3, server_data=SERVER_DATA), model=None),
+    "feddp k-means, records": Member(FedDPKMeans(3, Level.RECORD, server_data=SERVER_DATA, bound=3.0), model=None),
+    "feddp k-means, clients": Member(FedDPKMeans(3, Level.CLIENT, server_data=SERVER_DATA, steps=2), model=None),
 }
 
 MEMBERS = TRAINERS | CLUSTERERS

@@ -28,7 +28,7 @@ from coterie.protocols.sattler import Sattler
 def test_a_client_without_data_is_never_asked(member: Member) -> None:
     done = play(member.protocol, member.federation(), member.model)
     assert all(EMPTY not in ask.clients for ask in done.asks)
-    scores = evaluate(done.simulator, member.protocol, done.state)
+    scores = evaluate(done.ring, done.state)
     torch.testing.assert_close(scores.choices.sum(1), torch.ones(len(scores.choices)))  # yet it can predict
     assert not scores.accuracy.isnan().any()
 
@@ -71,7 +71,7 @@ def test_no_rounds_is_the_start(member: Member) -> None:
     protocol: Any = replace(member.protocol, rounds=0)  # type: ignore[type-var]
     done = play(protocol, member.federation(), member.model)
     assert done.state.round == 0
-    evaluate(done.simulator, protocol, done.state)
+    evaluate(done.ring, done.state)
 
 
 BAD = [

@@ -23,7 +23,7 @@ def test_the_same_seed_gives_the_same_bytes(member: Member) -> None:
 def test_going_on_from_every_request_ends_the_same(member: Member) -> None:
     federation = member.federation()
     whole = play(member.protocol, federation, member.model)
-    for number, (state, memory) in enumerate(zip(whole.states, whole.memories)):
+    for number, (state, memory) in enumerate(zip(whole.states, whole.memories, strict=True)):
         resumed = play(member.protocol, federation, member.model, state=state, memory=memory)
         assert resumed.bytes == whole.bytes, f"request {number}, {whole.asks[number].kind}"
 

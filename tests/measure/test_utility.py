@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from tests.ring import blobs, play
+from tests.ring import Halves, blobs, play
 
 from coterie.data.federation import Examples, Federation, Shards
-from coterie.flow.guard import ServerGuard, Turn
+from coterie.flow.guard import ServerGuard
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Turn
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import map_leaves
 from coterie.learn.sgd import Local
@@ -66,7 +68,7 @@ def test_the_mean_leaves_out_who_cannot_be_tested() -> None:
 def test_ifca_s_clients_are_scored_with_their_choice(two_groups: Federation) -> None:
     protocol = Ifca(rounds=10, local=Local(steps=5, batch_size=6, lr=0.3), clusters=2)
     done = play(protocol, two_groups, Dense((4, 5, 3)))
-    scores = evaluate(done.simulator, protocol, done.state)
+    scores = evaluate(done.ring, done.state)
     choice = scores.choices.argmax(1)
     assert scores.choices.sum(1).tolist() == [1.0] * 6
     assert scores.sizes == [3, 3]
@@ -85,8 +87,8 @@ class Erase(ServerGuard):
 def test_clients_are_scored_with_what_the_server_publishes() -> None:
     federation, protocol = blobs(groups=1), FedAvg(rounds=10, local=Local(steps=5, batch_size=6, lr=0.3))
     done = play(protocol, federation, Dense((4, 5, 3)))
-    assert evaluate(done.simulator, protocol, done.state, done.server).mean > 0.9
-    erased = replace(done.server, guard=Erase())
+    assert evaluate(done.ring, done.state).mean > 0.9
+    erased = Ring(protocol, federation, done.ring.model, Halves(servers=Erase()), done.ring.roots)
     labels = federation.examples.y[federation.test.rows]
     expected = float((labels == 0).float().mean())  # a model of zeros says class 0
-    assert evaluate(done.simulator, protocol, done.state, erased).mean == pytest.approx(expected)
+    assert evaluate(erased, done.state).mean == pytest.approx(expected)

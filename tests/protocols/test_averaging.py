@@ -9,12 +9,14 @@ import pytest
 import torch
 from tests.references import client_loop as slow
 from tests.ring import blobs, cohort, play
-from tests.wire.test_messages import Boxes
 from torch import Tensor
 
 from coterie.data.federation import Federation
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput
-from coterie.flow.guard import ClientGuard, Sums
+from coterie.flow.ask import Sums
+from coterie.flow.guard import ClientGuard, Defence
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import Params, pick
 from coterie.learn.sgd import Local
@@ -23,8 +25,9 @@ from coterie.protocols.base import Models
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca, candidate_sets, most_even
+from coterie.seal.mock import MockCipher
 from coterie.wire.codec import encode
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import TRAIN, Kind, Published
 
 MODEL = Dense((4, 5, 3))
 LOCAL = Local(steps=3, batch_size=4, lr=0.2)
@@ -74,7 +77,7 @@ def test_fedprox_without_its_term_is_fedavg() -> None:
 def test_a_round_of_ifca(gradients: bool, seed: int) -> None:
     local = Local(steps=1, batch_size=50, lr=0.2) if gradients else LOCAL
     protocol = Ifca(rounds=1, local=local, clusters=3, candidates=0, average_gradients=gradients)
-    start = protocol.start(play(replace(protocol, rounds=0), UNEVEN, MODEL, seed=seed).server)
+    start = protocol.start(play(replace(protocol, rounds=0), UNEVEN, MODEL, seed=seed).ring.server)
     done = play(protocol, UNEVEN, MODEL, state=encode(start))
     models = [pick(start.published.values, slot) for slot in range(3)]
     expected, choice = slow.ifca_round(
@@ -114,7 +117,7 @@ def test_shared_leaves_are_equal_from_the_start(candidates: int) -> None:
     protocol = Ifca(rounds=3, local=LOCAL, clusters=2, candidates=candidates, shared=("0.",))
     done = play(protocol, UNEVEN, MODEL)
     for ask in done.asks:
-        if ask.kind == "train":
+        if ask.kind == TRAIN:
             assert torch.equal(ask.published.values["0.weight"][0], ask.published.values["0.weight"][1])
             assert not torch.equal(ask.published.values["1.weight"][0], ask.published.values["1.weight"][1])
 
@@ -150,7 +153,9 @@ class TestStart:
     def test_votes_are_for_the_smallest_loss(self) -> None:
         group = cohort(UNEVEN, MODEL)
         seeds = torch.tensor([3, 14, 15, 92])
-        sent = Ifca(clusters=2, candidates=4).answer("choose", {"seeds": seeds.unsqueeze(0)}, group, ClientGuard())
+        sent = Ifca(clusters=2, candidates=4).answer(
+            Kind("choose"), {"seeds": seeds.unsqueeze(0)}, group, ClientGuard()
+        )
         losses = torch.stack(
             [
                 torch.tensor(
@@ -172,7 +177,7 @@ class TestStart:
         for candidates in (0, 30):
             protocol = Ifca(rounds=8, local=local, clusters=5, candidates=candidates)
             done = play(protocol, label_split, Dense((64, 30, 10)), seed=seed)
-            scores = evaluate(done.simulator, protocol, done.state)
+            scores = evaluate(done.ring, done.state)
             sizes[candidates] = sorted(scores.sizes)
             if candidates:
                 assert scores.mean > 0.9
@@ -181,7 +186,7 @@ class TestStart:
 
     def test_no_result_before_the_start_is_chosen(self) -> None:
         protocol = Ifca(rounds=0, clusters=2, candidates=4)
-        start = protocol.start(play(protocol, UNEVEN, MODEL).server)
+        start = protocol.start(play(protocol, UNEVEN, MODEL).ring.server)
         with pytest.raises(InvalidInput, match="has no models before the clients have chosen a start"):
             protocol.result(start)
 
@@ -192,12 +197,29 @@ def test_fedavg_cannot_serve_two_groups_and_ifca_can(two_groups: Federation) -> 
     protocols: list[Any] = [FedAvg(rounds=15, local=local), Ifca(rounds=15, local=local, clusters=2)]
     for protocol in protocols:
         done = play(protocol, two_groups, MODEL)
-        scores[type(protocol).__name__] = evaluate(done.simulator, protocol, done.state).mean
+        scores[type(protocol).__name__] = evaluate(done.ring, done.state).mean
     assert scores["FedAvg"] < 0.7
     assert scores["Ifca"] > 0.95
 
 
-def test_sealed_sums_are_refused_where_they_cannot_be_used() -> None:
-    part = Contributions(torch.tensor([0]), {}, torch.ones(1), torch.ones(1, 2), {"s": Boxes(torch.ones(1, 4))})
-    with pytest.raises(InvalidInput, match="need sums in the clear; this defence seals them"):
-        Ifca(clusters=2, shared=("0.",)).averaged(Sums.of(part), Published({"0.w": torch.zeros(2, 1)}))
+@pytest.mark.parametrize(
+    "settings", [{"shared": ("0.",)}, {"average_gradients": True}], ids=lambda given: next(iter(given))
+)
+@pytest.mark.parametrize(
+    "defence", [SecureSums(), Mingling(rate=0.5, cipher=MockCipher())], ids=lambda given: type(given).__name__
+)
+def test_sealed_sums_are_refused_where_they_cannot_be_used(defence: Defence, settings: dict[str, Any]) -> None:
+    protocol = Ifca(rounds=1, clusters=2, local=Local(steps=1), **settings)
+    with pytest.raises(InvalidInput, match="does not fit this protocol: the server needs the sums of all clusters in"):
+        play(protocol, UNEVEN, MODEL, defence=defence)
+
+
+def test_nobody_answers() -> None:
+    """A round without answers leaves the models as they were; without votes, the start is the first set."""
+    protocol = Ifca(rounds=2, local=LOCAL, clusters=2, candidates=4)
+    done = play(protocol, UNEVEN, MODEL, lost=lambda asked: asked.clients.tolist())
+    seeds = done.asks[0].published.values["seeds"][0]
+    first = candidate_sets(seeds, 2)[0].tolist()
+    for slot in range(2):
+        same(pick(done.state.published.values, slot), MODEL.init(int(seeds[first[slot]])))
+    assert done.state.round == 2

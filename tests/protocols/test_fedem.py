@@ -13,6 +13,7 @@ from coterie.learn.params import pick, stack
 from coterie.learn.sgd import Local
 from coterie.measure.utility import evaluate
 from coterie.protocols.fedem import FedEM
+from coterie.wire.messages import TRAIN
 
 MODEL = Dense((4, 5, 3))
 LOCAL = Local(epochs=2, batch_size=4, lr=0.2)
@@ -23,18 +24,19 @@ def test_an_e_step_and_an_m_step() -> None:
     """From mixtures that are uneven, and unknown for the last client: the reference's E step, then its SGD."""
     protocol = FedEM(local=LOCAL, components=2)
     group = cohort(UNEVEN, MODEL)
-    before = torch.tensor([[0.9, 0.1], [0.3, 0.7], [torch.nan, torch.nan]])
-    group.memory["mixture"] = before.clone()
+    before = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.5, 0.5]])
+    for client in (0, 1):
+        group.memory[client]["mixture"] = before[client].clone()
     models = stack(MODEL.init(seed) for seed in range(2))
-    sent = protocol.answer("train", models, group, ClientGuard())
+    sent = protocol.answer(TRAIN, models, group, ClientGuard())
     module = slow.module_of(MODEL.sizes)
     both = [pick(models, slot) for slot in range(2)]
     shares = []
     for client in range(3):
         rows = UNEVEN.train[client]
-        prior = before[client].nan_to_num(0.5)
-        shares.append(slow.e_step(module, both, prior, UNEVEN.examples.x[rows], UNEVEN.examples.y[rows]))
-        torch.testing.assert_close(group.memory["mixture"][client], shares[client].mean(0), rtol=1e-4, atol=1e-6)
+        shares.append(slow.e_step(module, both, before[client], UNEVEN.examples.x[rows], UNEVEN.examples.y[rows]))
+        kept = group.memory[client]["mixture"]
+        torch.testing.assert_close(kept, shares[client].mean(0), rtol=1e-4, atol=1e-6)
     every = torch.cat(shares)  # rows in the order of the shards
     for slot in range(2):
         batches = list(group.batches(LOCAL, every[:, slot], f"component {slot}"))
@@ -54,9 +56,11 @@ def test_an_e_step_and_an_m_step() -> None:
 
 def test_mixtures_are_shares_and_stay_with_the_clients() -> None:
     done = play(FedEM(rounds=4, local=LOCAL, components=3), blobs([10, 0, 7]), MODEL)
-    mixture = done.simulator.memory["mixture"]
-    torch.testing.assert_close(mixture[[0, 2]].sum(1), torch.ones(2))
-    assert mixture[1].isnan().all()  # it has no data, so it was never asked
+    memory = done.ring.memory
+    assert sorted(memory) == [0, 2]  # client 1 has no data, so it was never asked
+    for client in (0, 2):
+        assert memory[client]["mixture"].shape == (3,)
+        torch.testing.assert_close(memory[client]["mixture"].sum(), torch.tensor(1.0))
     assert set(done.asks[-1].published.values) == {"0.weight", "0.bias", "1.weight", "1.bias"}
 
 
@@ -74,7 +78,7 @@ def test_a_newcomer_predicts_with_one_e_step() -> None:
 def test_two_groups_find_their_components(two_groups: Federation) -> None:
     protocol = FedEM(rounds=25, local=Local(epochs=2, batch_size=6, lr=0.3), components=2)
     done = play(protocol, two_groups, MODEL)
-    scores = evaluate(done.simulator, protocol, done.state)
+    scores = evaluate(done.ring, done.state)
     assert scores.mean > 0.9
     leaning = scores.choices.argmax(1)
     assert len(set(leaning[::2].tolist())) == len(set(leaning[1::2].tolist())) == 1

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from coterie.learn.models.bundled import fcnn
 from coterie.measure.judge import t_interval, wilson
 from coterie.measure.reproduced import Line
 from coterie.recipes import all_recipes
@@ -15,6 +17,8 @@ from coterie.recipes.base import Scale, Settings, find
 from coterie.recipes.mingledpie import cost, privacy, utility
 from coterie.recipes.mingledpie.published import TABLE_2, TABLE_3, TABLE_5
 from coterie.recipes.mingledpie.work import SETUPS, present, profiled, trained
+from coterie.wire.codec import encode
+from coterie.wire.messages import TRAIN, Contributions, Up
 
 EMBEDDED = "MNIST, 5,000 embedded"
 ALONE = Settings(seeds=(0,))
@@ -145,7 +149,11 @@ def test_cost_jobs_run() -> None:
     one = cost.encrypted("CNN", seed=0)
     assert one["bytes"] / cost.parameters("CNN") < 9
     plain, exact = cost.variant("IFCA", 6, 2, seed=0), cost.variant("CKKS, exact", 6, 2, seed=0)
-    assert plain["MB sent"] == pytest.approx(0.63604)
+    leaves = {name: leaf.expand(1, 1, *leaf.shape) for name, leaf in fcnn().init(0).items()}
+    answer = Up(TRAIN, 0, Contributions(torch.tensor([0]), leaves, torch.ones(1), torch.ones(1, 5)))
+    assert plain["MB sent"] == pytest.approx(len(encode(answer)) / 1e6)
+    assert plain["MB sent"] == pytest.approx(0.63604, rel=0.001)  # 159,010 parameters of four bytes, and their names
+    assert plain["MB received"] == pytest.approx(5 * 0.63604, rel=0.001)
     assert plain["largest difference from IFCA"] == 0
     assert 0 < exact["largest difference from IFCA"] < 1e-5
     assert exact["MB sent"] > 4 * plain["MB sent"]

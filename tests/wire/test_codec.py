@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.errors import InvalidInput
-from coterie.wire.codec import MAGIC, decode, encode, register
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.codec import MAGIC, decode, encode, encoded_length, register
+from coterie.wire.messages import TRAIN, Contributions, Down, Kind, Published, Up
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 values = st.recursive(
@@ -34,6 +34,7 @@ def test_plain_values(value: Any) -> None:
     assert back == value
     assert type(back) is type(value)
     assert encode(back) == encode(value)
+    assert encoded_length(value) == len(encode(value))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool])
@@ -64,13 +65,19 @@ def test_what_was_sliced_travels_as_it_looks() -> None:
 
 def test_messages() -> None:
     sent = Contributions(torch.tensor([4, 2]), {"w": torch.rand(2, 1, 3)}, torch.ones(2), torch.eye(2))
-    up = decode(encode(Envelope("train", 3, sent.ids, sent)))
-    assert not up.down
-    assert torch.equal(up.payload.values["w"], sent.values["w"])
-    down = decode(encode(Envelope("train", 3, sent.ids, Published({"w": torch.rand(2, 3)}), torch.eye(2).bool())))
-    assert down.down
-    assert down.payload.slots == 2
-    assert down.payload.previous is None
+    up = decode(encode(Up(Kind("lloyd", 2, "shares"), 3, replace(sent, notes=(b"four", b"")))))
+    assert isinstance(up, Up)
+    assert (up.kind, up.round) == (Kind("lloyd", 2, "shares"), 3)
+    assert torch.equal(up.sent.values["w"], sent.values["w"])
+    assert up.sent.notes == (b"four", b"")
+    models = Published({"w": torch.rand(2, 3)})
+    down = decode(encode(Down(TRAIN, 3, sent.ids, models, torch.eye(2).bool(), b"all", (b"", b"two"))))
+    assert isinstance(down, Down)
+    assert down.published.slots == 2
+    assert down.published.previous is None
+    assert (down.common, down.each) == (b"all", (b"", b"two"))
+    assert down.sees is not None
+    assert down.sees.tolist() == [[True, False], [False, True]]
 
 
 def test_what_may_not_travel() -> None:
@@ -89,7 +96,7 @@ def test_every_damage_is_one_kind_of_error() -> None:
         decode(good + b"x")
     with pytest.raises(InvalidInput, match="does not start with Coterie's mark"):
         decode(b"PK" + good)
-    for header in (b'{"t":"<f4","s":[-3]}', b'{"t":"|O","s":[1]}', b'{"c":"Envelope","a":{}}', b'{"f":1}', b"{}"):
+    for header in (b'{"t":"<f4","s":[-3]}', b'{"t":"|O","s":[1]}', b'{"c":"Down","a":{}}', b'{"f":1}', b"{}"):
         with pytest.raises(InvalidInput):
             decode(MAGIC + len(header).to_bytes(8, "little") + header)
     unknown = b'{"c":"Popen","a":{}}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.wire.codec import encode
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.messages import TRAIN, Contributions, Down, Kind, Message, Published, Up
 from coterie.wire.recording import load, save
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel
@@ -26,12 +27,18 @@ def written(path: Path, arrays: dict[str, Any]) -> None:
 def test_both_directions_survive_the_file(tmp_path: Path) -> None:
     ids = torch.tensor([4, 7])
     values = {"0.weight": torch.randn(2, 1, 3, 2), "0.bias": torch.randn(2, 1, 3)}
-    up = Envelope("train", 5, ids, Contributions(ids, values, torch.tensor([1.0, 2.0]), torch.eye(2)))
+    sent = Contributions(ids, values, torch.tensor([1.0, 2.0]), torch.eye(2))
     models = {name: leaf[:, 0] for name, leaf in values.items()}
-    down = Envelope("train", 5, ids, Published(models, torch.tensor([3, 4])), torch.eye(2, dtype=torch.bool))
-    for number, envelope in enumerate((up, down)):
-        save(envelope, tmp_path / f"{number}.npz")
-        assert encode(load(tmp_path / f"{number}.npz")) == encode(envelope)
+    published = Published(models, torch.tensor([3, 4]), previous=Published(models))
+    messages: tuple[Message, ...] = (
+        Up(TRAIN, 5, sent),
+        Up(Kind("lloyd", 2, "shares"), 5, replace(sent, notes=(b"of four", b""))),
+        Down(TRAIN, 5, ids, published, torch.eye(2, dtype=torch.bool)),
+        Down(Kind("train", part="masked"), 5, ids, Published({}), None, b"to all", (b"to four", b"to seven")),
+    )
+    for number, message in enumerate(messages):
+        save(message, tmp_path / f"{number}.npz")
+        assert encode(load(tmp_path / f"{number}.npz")) == encode(message)
 
 
 def test_a_recording_by_another_framework(tmp_path: Path) -> None:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.wire.codec import encode
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.messages import TRAIN, Contributions, Down, Kind, Params, Published, Up
+from coterie.wire.recording import OpaqueBatch
+from coterie.wire.sealed import SEALED
 from coterie.wire.tape import Tape
-from coterie.wire.view import ThreatModel
+from coterie.wire.view import Entries, ThreatModel, View
 
 SERVER = ThreatModel("server", server=True, keys=frozenset({"ckks"}))
 TWO = ThreatModel("client 2", clients=frozenset({2}))
 
 
-def down(round: int, clients: list[int], kind: str = "train") -> Envelope:
+def down(round: int, clients: list[int], kind: str = "train") -> Down:
     models = Published({"w": torch.arange(3.0).unsqueeze(1) + 10 * round}, torch.tensor([1, 2, 3]))
     sees = torch.nn.functional.one_hot(torch.tensor(clients) % 3, 3).bool()
-    return Envelope(kind, round, torch.tensor(clients), models, sees)
+    return Down(Kind.of(kind), round, torch.tensor(clients), models, sees)
 
 
-def up(round: int, clients: list[int], kind: str = "train") -> Envelope:
+def up(round: int, clients: list[int], kind: str = "train") -> Up:
     ids = torch.tensor(clients)
     sent = Contributions(ids, {"w": ids.float().view(-1, 1, 1)}, torch.ones(len(ids)), torch.ones(len(ids), 1))
-    return Envelope(kind, round, ids, sent)
+    return Up(Kind.of(kind), round, sent)
 
 
 def record(tape: Tape) -> None:
@@ -86,6 +89,7 @@ def test_what_is_asked_again_replaces_what_followed(tmp_path: Path) -> None:
         tape.record(down(0, [0, 1]))
         assert len(tape) == 3
         assert tape.view(SERVER).rounds("choose") == [0]  # another request of that round stays
+        assert tape.view(SERVER).kinds() == [Kind("choose"), Kind("train")]
         with pytest.raises(NotPermitted):
             tape.view(SERVER).sent(0)
     assert len(list(tmp_path.iterdir())) == 3
@@ -103,3 +107,129 @@ def test_keys() -> None:
 def test_a_tape_for_nobody() -> None:
     with pytest.raises(InvalidInput, match=r"threats=\(\) must name at least one threat model"):
         Tape([])
+
+
+def test_steps_and_parts_of_a_request_are_kept_apart() -> None:
+    tape = Tape([SERVER])
+    kinds = ["lloyd 1", "lloyd 2", "lloyd 2/shares", "lloyd 2/open"]
+    for kind in kinds:
+        tape.record(down(0, [0, 1], kind))
+        tape.record(up(0, [0, 1] if kind == "lloyd 2" else [1], kind))
+    view = tape.view(SERVER)
+    assert view.kinds() == [Kind.of(kind) for kind in sorted(kinds)]
+    assert [len(view.sent(0, kind)) for kind in kinds] == [1, 2, 1, 1]
+    assert not view.has_sent(0, "lloyd")
+
+
+# -- taps -----------------------------------------------------------------------------------------------------------
+
+LEAVES = {"first": (30, 20), "second": (20,), "last": (60, 10)}  # 600, 20 and 600 entries a client
+ROUNDS = 3
+
+
+def uploads(round: int) -> Contributions:
+    """Of clients 0 to 3; no entry is like another."""
+    draws = torch.Generator().manual_seed(round)
+    values = {name: torch.randn(4, 1, *shape, generator=draws) for name, shape in LEAVES.items()}
+    sealed = {SEALED: OpaqueBatch(np.zeros((4, 8), np.uint8))}
+    return Contributions(torch.arange(4), values, torch.arange(4.0), torch.ones(4, 1), sealed)
+
+
+def tapped(threat: ThreatModel, *others: ThreatModel, folder: Path | None = None) -> View:
+    tape = Tape([threat, *others], folder)
+    for round in range(ROUNDS):
+        tape.record(down(round, [0, 1, 2, 3]))
+        for chunk in ([0, 2], [1, 3]):  # in two messages: which entries are read does not depend on the chunk
+            tape.record(Up(TRAIN, round, uploads(round).pick(torch.tensor(chunk))))
+    return tape.view(threat)
+
+
+def tap(share: float, entries: Entries = Entries.RANDOM, name: str = "tap") -> ThreatModel:
+    return ThreatModel(name, taps=frozenset({1, 2}), share=share, entries=entries)
+
+
+def assert_reads(view: View, expected: Params) -> None:
+    """Exactly these entries (a leaf's shape without the client), of clients 1 and 2, in every round."""
+    for round in range(ROUNDS):
+        found, whole = view.sent(round), uploads(round)
+        assert found.ids.tolist() == [2, 1]
+        assert found.weights.tolist() == [2.0, 1.0]
+        for name, leaf in found.values.items():
+            visible = ~leaf.isnan()
+            assert torch.equal(visible, expected[name].expand_as(visible))
+            assert torch.equal(leaf[visible], whole.values[name][[2, 1]][visible])
+
+
+def everything(read: bool) -> Params:
+    return {name: torch.full((1, *shape), read) for name, shape in LEAVES.items()}
+
+
+@pytest.mark.parametrize("entries", list(Entries))
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_tap_that_reads_nothing_or_all(share: float, entries: Entries) -> None:
+    threat = tap(share, entries)
+    assert_reads(tapped(threat), everything(share == 1))
+
+
+def test_a_tap_that_reads_a_share_of_the_entries() -> None:
+    """1220 coins of 0.4: the share read has deviation 0.014; five of them once in 1.7e6 names."""
+    threat = tap(0.4)
+    first = tapped(threat).sent(0)
+    read = {name: ~leaf[0].isnan() for name, leaf in first.values.items()}
+    assert_reads(tapped(threat), read)  # the same in every round and for both clients
+    counted = sum(int(found.sum()) for found in read.values()) / 1220
+    assert abs(counted - 0.4) < 5 * 0.014
+    again = threat.reads({name: torch.zeros(1, *shape) for name, shape in LEAVES.items()})
+    assert all(torch.equal(found, again[name]) for name, found in read.items())
+    other = tapped(tap(0.4, name="another tap")).sent(0)
+    assert any(not torch.equal(found, ~other.values[name][0].isnan()) for name, found in read.items())
+    more = tap(0.7).reads(everything(True))
+    assert all(bool(more[name][found].all()) for name, found in read.items())  # who reads more reads these too
+
+
+@pytest.mark.parametrize(
+    ("share", "entries", "read"),
+    [
+        (0.4, Entries.LAST, []),  # 488 entries, and the last leaf has 600
+        (0.5, Entries.LAST, ["last"]),
+        (0.51, Entries.LAST, ["last", "second"]),
+        (0.51, Entries.LAYERS, ["first", "second"]),
+        (0.5, Entries.LAYERS, ["first"]),
+        (0.99, Entries.LAYERS, ["first", "second"]),
+    ],
+)
+def test_a_tap_that_reads_whole_leaves(share: float, entries: Entries, read: list[str]) -> None:
+    expected = {name: torch.full((1, *shape), name in read) for name, shape in LEAVES.items()}
+    assert_reads(tapped(tap(share, entries)), expected)
+
+
+def test_a_ciphertext_is_tapped_whole_or_not_at_all() -> None:
+    assert len(tapped(tap(1.0)).sent(0).sealed[SEALED]) == 2
+    assert tapped(tap(0.4)).sent(0).sealed == {}
+
+
+def test_what_is_one_s_own_is_read_whole(tmp_path: Path) -> None:
+    """A share is of the taps: a client of one's own, and the server's seat, see all; and nobody spoils another's."""
+    both = ThreatModel("insider that taps", clients=frozenset({3}), taps=frozenset({1}), share=0.0)
+    for folder in (None, tmp_path):
+        view = tapped(both, SERVER, folder=folder)
+        found = view.sent(1)
+        assert found.ids.tolist() == [1, 3]
+        for name, leaf in found.values.items():
+            assert bool(leaf[0].isnan().all())
+            assert torch.equal(leaf[1], uploads(1).values[name][3])
+        server = Tape([both, SERVER], folder) if folder else None
+        if server is not None:
+            assert not any(bool(leaf.isnan().any()) for leaf in server.view(SERVER).sent(1).values.values())
+
+
+def test_a_tap_is_given_what_its_links_are() -> None:
+    received = tapped(tap(0.0)).received(1)
+    assert received.slots.tolist() == [1, 2]
+    assert received.values["w"].tolist() == [[11.0], [12.0]]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_that_is_none(share: float) -> None:
+    with pytest.raises(InvalidInput, match=rf"share={share} must lie in \[0, 1\]"):
+        tap(share)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch.nn.functional import cosine_similarity
 from coterie.data.auxiliary import Auxiliary
 from coterie.learn.params import flatten
 from coterie.rng import Rng
-from coterie.wire.messages import Contributions, Envelope
+from coterie.wire.messages import Contributions, Down
 from coterie.wire.view import ThreatModel, View
 
 PLACING = "place"  # requests of this kind place a newcomer; each split of the tree has its own
@@ -56,35 +57,40 @@ class Walk:
 
 @dataclass(frozen=True)
 class ModelAcquisition:
-    """Decides in every round from what its newcomers were asked and sent before; it remembers nothing else."""
+    """Decides by what its newcomers were asked and sent before, which it remembers."""
 
     threat: ThreatModel
 
-    def tamper(self, envelope: Envelope, so_far: View, rng: Rng) -> Envelope:
-        if not envelope.kind.startswith(PLACING):
-            return envelope
-        sent = envelope.payload
-        assert isinstance(sent, Contributions)
-        models = so_far.received(envelope.round, envelope.kind).values  # leaves (1, ...)
-        honest = flatten(sent.values, leading=2)[:, 0] - flatten(models)  # (newcomers, length)
-        reference = first_update(so_far, envelope.kind)
-        along = like(honest, honest[0] if reference is None else reference)
-        walks = all_walks(so_far, envelope.round)
+    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+        """Where a newcomer is placed, it turns its update round if that leads where none of the others was."""
+        if asked.kind.name != PLACING:
+            return honest
+        split = str(asked.kind)
+        models = asked.published.values  # leaves (1, ...)
+        updates = flatten(honest.values, leading=2)[:, 0] - flatten(models)  # (newcomers, length)
+        references = memory.setdefault("references", {})
+        along = like(updates, references.get(split, updates[0]))
+        walks = walks_of(memory, asked.round)
         flips = []
-        for position in range(len(sent)):
-            side = wanted_side(envelope.kind, walks)
+        for position in range(len(honest)):
+            side = wanted_side(split, walks)
             flips.append(side != bool(along[position]))
-            walks.append(Walk({envelope.kind: side}, finished=False))
+            walks.append(Walk({split: side}, finished=False))
         flip = torch.tensor(flips)
         values = {
             name: torch.where(flip.view(-1, *[1] * (leaf.dim() - 1)), 2 * models[name].unsqueeze(0) - leaf, leaf)
-            for name, leaf in sent.values.items()
+            for name, leaf in honest.values.items()
         }
-        return replace(envelope, payload=replace(sent, values=values))
+        sent = torch.where(flip.unsqueeze(1), -updates, updates)
+        reference = references.setdefault(split, sent[0])
+        remember(memory, asked.round, split, honest.ids.tolist(), like(sent, reference).tolist())
+        return replace(honest, values=values)
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Obtained:
-        slots = {round: frozenset(view.received(round).slots.tolist()) for round in view.rounds()}
-        return Obtained(slots, {round: len(view.sent(round)) for round in view.rounds()})
+        view.last()  # raises where nothing at all was seen
+        rounds = view.rounds()
+        slots = {round: frozenset(view.received(round).slots.tolist()) for round in rounds}
+        return Obtained(slots, {round: len(view.sent(round)) for round in rounds})
 
 
 def wanted_side(split: str, walks: list[Walk]) -> bool:
@@ -104,50 +110,19 @@ def exhausted(split: str, side: bool, walks: list[Walk]) -> bool:
     return False
 
 
-def all_walks(view: View, now: int) -> list[Walk]:
+def walks_of(memory: Mapping[str, Any], now: int) -> list[Walk]:
     """The last way of every newcomer that has been placed, or is being placed in this round."""
-    kinds = [kind for kind in view.kinds() if kind.startswith(PLACING)]
-    rounds: dict[int, int] = {}
-    ways: dict[int, dict[str, bool]] = {}
-    asked = sorted(((round, kind) for kind in kinds for round in view.rounds(kind)), key=_when)
-    for round, kind in asked:
-        answers = _answers(view, round, kind)
-        reference = first_update(view, kind)
-        if answers is None or reference is None:
-            continue
-        for client, along in zip(answers[0], like(answers[1], reference).tolist()):
-            if rounds.get(client) != round:
-                rounds[client], ways[client] = round, {}
-            ways[client][kind] = along
-    return [Walk(way, finished=rounds[client] < now) for client, way in ways.items()]
+    return [Walk(way, finished=round < now) for round, way in memory.get("ways", {}).values()]
 
 
-def first_update(view: View, kind: str) -> Tensor | None:
-    """The first update that one of the adversary's newcomers ever sent at this split."""
-    for round in view.rounds(kind):
-        answers = _answers(view, round, kind)
-        if answers is not None:
-            return answers[1][0]
-    return None
+def remember(memory: dict[str, Any], round: int, split: str, newcomers: list[int], along: list[bool]) -> None:
+    """Which way each newcomer went at this split, seen from the first that was ever asked there."""
+    ways = memory.setdefault("ways", {})
+    for newcomer, side in zip(newcomers, along, strict=True):
+        before, way = ways.get(newcomer, (round, {}))
+        ways[newcomer] = (round, {**(way if before == round else {}), split: side})
 
 
 def like(updates: Tensor, reference: Tensor) -> Tensor:
     """Which of the updates (newcomers, length) point the way of the reference."""
     return cosine_similarity(updates, reference.unsqueeze(0), -1) >= 0
-
-
-def _answers(view: View, round: int, kind: str) -> tuple[list[int], Tensor] | None:
-    """Who of the adversary's newcomers answered at this split in this round, and with which updates."""
-    if not view.has_sent(round, kind):
-        return None
-    sent = view.sent(round, kind)
-    model = flatten(view.received(round, kind).values)
-    return sent.ids.tolist(), flatten(sent.values, leading=2)[:, 0] - model
-
-
-def _number(kind: str) -> int:
-    return int("".join(filter(str.isdigit, kind)) or 0)
-
-
-def _when(asked: tuple[int, str]) -> tuple[int, int]:
-    return asked[0], _number(asked[1])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from coterie.data.auxiliary import Auxiliary
 from coterie.rng import Rng
-from coterie.wire.messages import Envelope
+from coterie.wire.messages import Contributions, Down
 from coterie.wire.view import ThreatModel, View
 
 Guess_co = TypeVar("Guess_co", covariant=True)
@@ -26,10 +26,14 @@ class Attack(Protocol[Guess_co]):
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Guess_co: ...
 
 
-class ActiveAttack(Attack[Guess_co], Protocol[Guess_co]):
-    """An adversary that also changes what its own clients send."""
+class InsiderAttack(Attack[Guess_co], Protocol[Guess_co]):
+    """An adversary that is a client, and answers in place of its own.
 
-    def tamper(self, envelope: Envelope, so_far: View, rng: Rng) -> Envelope: ...
+    ``asked`` holds the models that its clients were given, opened; ``memory`` is what it wants to keep, as values that
+    the wire's codec knows.
+    """
+
+    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions: ...
 
 
 @dataclass(frozen=True)

@@ -97,10 +97,10 @@ class SumsTest:
     threat: ThreatModel = field(default=GIVEN_THE_RESULT)
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Suspicions:
-        published = view.received(view.rounds(RESULT)[-1], RESULT).values
+        published = view.received(view.last(RESULT), RESULT).values
         total = 0.0
         for kind in dict.fromkeys(name.split("/")[0] for name in self.noise if name in published):
-            public = {name: leaf[0] for name, leaf in view.received(view.rounds(kind)[0], kind).values.items()}
+            public = {name: leaf[0] for name, leaf in view.received(view.first(kind), kind).values.items()}
             outside = {name: leaf.sum(0) for name, leaf in statistics(kind, public, self.known, self.unit).items()}
             change = {name: leaf.sum(0) for name, leaf in self._alone(kind, public).items()}
             for leaf, moved in change.items():

@@ -138,7 +138,7 @@ class SensitivityProfiling:
     round: int | None = None  # which round's models; None: the last
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Rankings:
-        round = view.rounds()[-1] if self.round is None else self.round
+        round = view.last() if self.round is None else self.round
         sent = view.sent(round)
         models = self.models(view, sent)
         if models is None:

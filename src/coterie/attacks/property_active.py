@@ -9,6 +9,7 @@ paper's 0.9 gives the property a tenth. The scaled-up form (paper 000, Section 3
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,8 +22,7 @@ from coterie.errors import InvalidInput, require
 from coterie.learn.models.model import Model, ModuleModel, built
 from coterie.learn.params import Params, map_leaves, pick
 from coterie.rng import Rng
-from coterie.wire.messages import Contributions, Envelope
-from coterie.wire.view import View
+from coterie.wire.messages import TRAIN, Contributions, Down
 
 HEAD_STEPS = 20  # of gradient descent on the property's head alone, before the joint steps
 HEAD_EXAMPLES = 64  # of either kind
@@ -45,20 +45,19 @@ class ActiveProperty(PassiveProperty):
         require(0 <= self.alpha <= 1, "alpha", self.alpha, "must lie in [0, 1]; it weighs the main task")
         require(self.gamma > 0, "gamma", self.gamma, "must be positive; 1 does not scale")
 
-    def tamper(self, envelope: Envelope, so_far: View, rng: Rng) -> Envelope:
-        if envelope.kind != "train":
-            return envelope
-        sent = envelope.payload
-        assert isinstance(sent, Contributions)
-        given = so_far.received(envelope.round)
-        places = {slot: place for place, slot in enumerate(given.slots.tolist())}
+    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+        """In place of its clients: trained on both tasks from the slot that each of them chose."""
+        if asked.kind != TRAIN:
+            return honest
+        numbers = asked.slots(torch.arange(len(asked.clients))).tolist()
+        places = {slot: place for place, slot in enumerate(numbers)}
         uploads = []
-        for at, client in enumerate(sent.ids.tolist()):
-            start = pick(given.values, places[int(sent.membership[at].argmax())])
+        for at, client in enumerate(honest.ids.tolist()):
+            start = pick(asked.published.values, places[int(honest.membership[at].argmax())])
             trained = self.train(start, rng.child("client", client))
             uploads.append(map_leaves(lambda new, old: old + self.gamma * (new - old), trained, start))
-        values = {name: torch.stack([upload[name] for upload in uploads]).unsqueeze(1) for name in sent.values}
-        return replace(envelope, payload=replace(sent, values=values))
+        values = {name: torch.stack([upload[name] for upload in uploads]).unsqueeze(1) for name in honest.values}
+        return replace(honest, values=values)
 
     def train(self, start: Params, rng: Rng) -> dict[str, Tensor]:
         """The shared part after local training on both tasks."""

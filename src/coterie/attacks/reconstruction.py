@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.auxiliary import Auxiliary
-from coterie.errors import require
+from coterie.errors import NotPermitted, require
 from coterie.learn.clusters.clipping import RecordClip
 from coterie.learn.clusters.lloyd import Points
 from coterie.learn.clusters.statistics import Unit, statistics, unscaled
@@ -55,10 +55,14 @@ def seen(view: View, kind: str, client: int, unit: Unit) -> Seen:
     public = {name: leaf[0] for name, leaf in view.received(rounds[0], kind).values.items()}
     sent = view.sent(rounds[0], kind)
     if sent.values:
+        if client not in sent.ids.tolist():
+            raise NotPermitted(
+                f"{view.threat.name} sees nothing that client {client} sent; it sees {sent.ids.tolist()}"
+            )
         row = sent.ids.tolist().index(client)
         leaves = {name: leaf[row, 0] for name, leaf in sent.values.items()}
     else:
-        published = view.received(view.rounds(RESULT)[-1], RESULT).values
+        published = view.received(view.last(RESULT), RESULT).values
         leaves = {name: published[f"{kind}/{name}"][0] for name in ("sums", "counts")}
     plain = {name: unscaled(name, leaves[name], public, unit) for name in ("sums", "counts")}
     return Seen(plain["sums"], plain["counts"], public, bool(sent.values))

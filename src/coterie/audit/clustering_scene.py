@@ -22,8 +22,9 @@ from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
 from coterie.errors import InvalidInput, nearest
-from coterie.estimators import run_clustering
 from coterie.flow.guard import Defence
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.clusters import lloyd
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.measure.clustering import kmeans_cost
@@ -106,11 +107,13 @@ class Scene:
         kind: type[NoisySums] = PLACES[place]
         return kind(planned)
 
-    def run(self, choice: Choice, rng: Rng, tape: Tape | None = None) -> tuple[Clusters, float]:
-        """The state at the end, and the seconds that it took."""
+    def run(self, choice: Choice, rng: Rng, tape: Tape | None = None) -> tuple[Ring[Clusters], Clusters, float]:
+        """The ring, its state at the end, and the seconds that it took."""
         started = time.monotonic()
-        state = run_clustering(self.protocol(choice.kind != "none"), self.federation, rng, self.defence(choice), tape)
-        return state, time.monotonic() - started
+        protocol, guards = self.protocol(choice.kind != "none"), self.defence(choice)
+        ring = Ring(protocol, self.federation, None, guards, Roots.same(rng), tape, processes=0)
+        state = ring.run()
+        return ring, state, time.monotonic() - started
 
     def cost(self, state: Clusters) -> float:
         return kmeans_cost(self.points[self.federation.train.rows], state.known["centres"][0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,10 @@ from coterie.errors import DataMissing, InvalidInput, require
 from coterie.learn.models.model import Model
 from coterie.measure.judge import Finding, Labels, YesNo
 from coterie.measure.preferences import Preferences
+from coterie.measure.witness import Witness
 from coterie.protocols.base import Trainer
 from coterie.wire import recording
-from coterie.wire.messages import Contributions, Envelope
+from coterie.wire.messages import Down, Message, Up
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
@@ -88,8 +89,8 @@ class Recording:
         if not view.rounds():
             raise InvalidInput(
                 f"recording {self.folder} holds no message of kind 'train' that a {threat.name} may read "
-                f"(kinds: {view.kinds()}, adversary={list(self.options.adversary)}); record the rounds of training, or "
-                "set recorded.adversary to clients that are in it"
+                f"(kinds: {', '.join(map(str, view.kinds()))}; adversary={list(self.options.adversary)}); record the "
+                "rounds of training, or set recorded.adversary to clients that are in it"
             )
         return view
 
@@ -113,13 +114,13 @@ class Recording:
 
     @property
     def has_uploads(self) -> bool:
-        return any(not message.down for message in self._messages())
+        return any(isinstance(message, Up) for message in self._messages())
 
     @property
     def has_published(self) -> bool:
-        return any(message.down for message in self._messages())
+        return any(isinstance(message, Down) for message in self._messages())
 
-    def _messages(self) -> Iterator[Envelope]:
+    def _messages(self) -> Iterator[Message]:
         return (recording.load(path) for path in sorted(self.folder.glob("*.npz")))
 
     @property
@@ -175,7 +176,9 @@ def open_recording(folder: Path, description: Path | None) -> Subject:
 # -- writing -------------------------------------------------------------------------------------------------------
 
 
-def describe(folder: Path, config: Mapping[str, Any], federation: Federation, choices: Tensor) -> None:
+def describe(
+    folder: Path, config: Mapping[str, Any], federation: Federation, choices: Tensor, witness: Witness
+) -> None:
     """Write what the attacks need beside the messages of a federation that was trained here.
 
     ``choices`` (clients,) are the clusters that the clients use in the end.
@@ -192,7 +195,7 @@ def describe(folder: Path, config: Mapping[str, Any], federation: Federation, ch
         options["warmup"] = config["partition"].get("warmup", 0)
     text = f"{HEADER}{toml.document(tables | {'recorded': options})}"
     (folder / DESCRIPTION).write_text(text)
-    (folder / TRUTH).write_text(json.dumps(truth_of(folder, federation)))
+    (folder / TRUTH).write_text(json.dumps(truth_of(federation, witness)))
 
 
 def clusters_stand_for(choice: Tensor, groups: Tensor) -> Mapping[int, int]:
@@ -210,21 +213,11 @@ HEADER = """\
 """
 
 
-def truth_of(folder: Path, federation: Federation) -> dict[str, Any]:
+def truth_of(federation: Federation, witness: Witness) -> dict[str, Any]:
     """What the simulator knows: groups, preferred classes, and who used the property when."""
     groups = {client: group for client, group in enumerate(federation.groups.tolist()) if group >= 0}
     known = Preferences.of(federation).labels
     preferred = {client: sorted(classes) for client, classes in known.items()} if groups else {}
-    return {"groups": groups, "preferred": preferred, "property": list(_used_property(folder, federation))}
-
-
-def _used_property(folder: Path, federation: Federation) -> Iterable[tuple[int, int, bool]]:
-    if not federation.schedules:
-        return
-    view = Tape([RECORDER], folder).view(RECORDER)
-    for round in view.rounds():
-        sent: Contributions = view.sent(round)
-        using = {client for client, schedule in federation.schedules.items() if schedule.is_marked(round)}
-        for slot in sent.membership.sum(0).nonzero().flatten().tolist():
-            members = sent.ids[sent.membership[:, slot] != 0].tolist()
-            yield round, slot, bool(using.intersection(members))
+    answers = witness.property_truth(federation).answers if federation.schedules else {}
+    used = [(*key, answer) for key, answer in answers.items() if isinstance(key, tuple)]
+    return {"groups": groups, "preferred": preferred, "property": used}

@@ -12,18 +12,21 @@ import torch
 from coterie.audit.evidence import Claimed, Evidence, Scored
 from coterie.data.auxiliary import Auxiliary, reserve
 from coterie.data.federation import Examples, Federation
-from coterie.flow.drive import Tamperer, drive
+from coterie.flow.adversary import Adversary
+from coterie.flow.ask import Ask
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Ask, Protocol, Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.protocol import Protocol
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model
 from coterie.measure.claims import judge_guarantee
-from coterie.measure.cost import Meter, peak_memory
+from coterie.measure.cost import Stopwatch, peak_memory
 from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import Guarantee
 from coterie.rng import Rng
+from coterie.wire.messages import TRAIN
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
@@ -42,24 +45,27 @@ def held_back(examples: Examples, rng: Rng) -> tuple[Auxiliary, Examples]:
 class Played:
     """What there is after the run: for the attack the tape, for the judge the rest."""
 
-    tape: Tape
+    ring: Ring[Any]
     witness: Witness
     scores: Scores
     state: Any
     seconds: float  # a round
-    upload_bytes: float  # a client and round
     memory_bytes: float
-    keys: dict[str, Any]
     history: Sequence[tuple[int, float]] = ()  # round and accuracy
 
+    @property
+    def upload_bytes(self) -> float:
+        """A client and round, what sets keys up included."""
+        return self.ring.traffic.up_a_client
+
     def view(self, threat: ThreatModel) -> View:
-        return self.tape.view(threat, self.keys)
+        return self.ring.view(threat)
 
     def evidence(self, scored: Sequence[Scored], claim: Claimed | None, **more: Any) -> Evidence:
         """What an attack scored, beside what the run cost and how well it served its clients."""
         return Evidence(
             scored=scored,
-            utility_measure="accuracy",
+            utility_measure=self.scores.measure,
             utility=self.scores.mean,
             seconds=self.seconds,
             upload_bytes=self.upload_bytes,
@@ -77,41 +83,36 @@ def play(
     defence: Defence,
     rng: Rng,
     threats: Sequence[ThreatModel],
-    tamperers: Sequence[Tamperer] = (),
+    adversaries: Sequence[Adversary] = (),
 ) -> Played:
-    tape = Tape(threats)
-    server = Server(population(federation), model.init, defence.server, rng.child("server"))
-    with Simulator(protocol, federation, model, defence.client, rng.child("clients")) as simulator:
-        witness = Witness(simulator)
-        meter = Meter(witness)
-        watch = Watch(simulator, protocol, server, max(1, getattr(protocol, "rounds", 1) // POINTS))
-        start = protocol.start(server)
-        state = drive(protocol, start, server, meter, tape=tape, tamperers=tamperers, before_ask=watch)
-        seconds = meter.seconds_a_round - watch.seconds / max(len(meter.rounds), 1)
+    witness = Witness()
+    ring = Ring(protocol, federation, model, defence, Roots.same(rng), Tape(threats), adversaries, witness)
+    with ring:
+        watch = Watch(ring, max(1, getattr(protocol, "rounds", 1) // POINTS))
+        state = ring.run(before_ask=watch)
+        seconds = watch.stopwatch.seconds_a_round
         scores = watch.measure(getattr(state, "round", 0), state)
-    keys = dict(getattr(defence, "keys", {}))
-    return Played(tape, witness, scores, state, seconds, meter.bytes_a_client, peak_memory(), keys, watch.history)
+    return Played(ring, witness, scores, state, seconds, peak_memory(), watch.history)
 
 
 @dataclass
 class Watch:
     """Notes the accuracy on the way, and how long that took, which is no cost of the federation's."""
 
-    simulator: Simulator
-    protocol: Protocol[Any]
-    server: Server
+    ring: Ring[Any]
     every: int
     history: list[tuple[int, float]] = field(default_factory=list)
-    seconds: float = 0.0
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def __call__(self, ask: Ask[Any]) -> None:
-        started = time.monotonic()
-        if ask.kind == "train" and ask.round % self.every == 0:
+        self.stopwatch.note(ask)
+        if ask.kind == TRAIN and ask.round % self.every == 0:
+            started = time.monotonic()
             self.measure(ask.round, ask.state)
-        self.seconds += time.monotonic() - started
+            self.stopwatch.paused += time.monotonic() - started
 
     def measure(self, round: int, state: Any) -> Scores:
-        scores = evaluate(self.simulator, self.protocol, state, self.server)
+        scores = evaluate(self.ring, state)
         self.history.append((round, scores.mean))
         return scores
 

@@ -155,10 +155,10 @@ def _masking(model: Tensor, membership: Tensor, repeats: int) -> float:
     """Seconds to mask one vector against all other members of the largest cluster."""
     largest = membership[:, [int(membership.sum(0).argmax())]]
     roster = Roster.of(range(len(membership)), largest)
-    parties = [Party(client, roster) for client in roster.members[0]]
+    parties = [Party(client) for client in roster.members[0]]
     adverts = {party.client: party.advert for party in parties}
     words = (model * 2**24).to(torch.int64).numpy().view(np.uint64)
-    return _best(repeats, lambda: parties[0].mask(words, 0, adverts))[0]
+    return _best(repeats, lambda: parties[0].mask(words, 0, roster, adverts))[0]
 
 
 def _best(repeats: int, run: Callable[[], Result]) -> tuple[float, Result]:

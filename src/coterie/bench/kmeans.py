@@ -24,12 +24,10 @@ from coterie.data.partition.gaussians import GaussianClients
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.plan import SHARES, plan_noise
 from coterie.errors import InvalidInput, require
-from coterie.flow.drive import drive
-from coterie.flow.protocol import Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.learn.clusters.lloyd import nearest, squared_distances
-from coterie.learn.clusters.nearest_centre import NearestCentre
 from coterie.measure.clustering import purity
 from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.base import Clusters
@@ -58,10 +56,7 @@ def run(
     """The whole protocol under central noise. ``bound=None`` takes one more round, to estimate it."""
     protocol = FedDPKMeans(10, level, server_data=server_data, steps=int(level is Level.RECORD), bound=bound)
     defence = CentralNoise(plan_noise(protocol.releases(), epsilon, 1e-6, SHARES[level]))
-    model, rng = NearestCentre(10, server_data.shape[1]), Rng.seeded(seed)
-    server = Server(population(federation), model.init, defence.server, rng.child("server"))
-    simulator = Simulator(protocol, federation, model, defence.client, rng.child("clients"), processes=0)
-    return drive(protocol, protocol.start(server), server, simulator)
+    return Ring(protocol, federation, defence=defence, roots=Roots.seeded(seed), processes=0).run()
 
 
 def _beside_the_loop(level: Level, options: Options) -> Iterator[Ratio]:

@@ -16,7 +16,7 @@ from coterie.bench.registry import Options
 from coterie.bench.ring import Rounds, random_federation
 from coterie.data.federation import Examples, Federation
 from coterie.defences.dpsgd import DpSgd
-from coterie.flow.guard import Step, Turn
+from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.models.bundled import Cnn, FaceCnn, Gru, fcnn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import stack
@@ -77,7 +77,8 @@ def clipping(name: str, shape: Shape, options: Options) -> Iterator[Ratio]:
     model, batch = shape.model, shape.batch(rng)
     params = stack([model.init(options.seed)] * shape.clients)
     guard = DpSgd(1.0, 1.0).client
-    step = Step(torch.arange(shape.clients), 0, batch.divisors, Turn(0, rng))
+    rates = torch.full((shape.clients,), 0.1)
+    step = Step(torch.arange(shape.clients), 0, batch.divisors, rates, batch.active, Turn(0, Roots.same(rng)))
     times = interleaved(
         {
             "plain": lambda: model.gradients(params, batch),
@@ -120,7 +121,7 @@ def beside_round(
     options: Options,
 ) -> Iterator[Ratio]:
     rounds = Rounds(protocol, federation, model, Rng.seeded(options.seed), processes=0)
-    with closing(rounds.simulator):
+    with closing(rounds):
         contenders: dict[str, Callable[[], object]] = {
             "round": rounds,
             "attack": lambda: [one_cluster() for _ in range(protocol.slots)],

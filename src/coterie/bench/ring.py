@@ -16,10 +16,9 @@ from coterie.bench.elsewhere import Elsewhere
 from coterie.bench.ratio import Ratio, interleaved
 from coterie.bench.registry import Options
 from coterie.data.federation import Examples, Federation, Shards
-from coterie.flow.drive import drive
-from coterie.flow.guard import ClientGuard, ServerGuard
-from coterie.flow.protocol import Protocol, Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.protocol import Protocol
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.models.bundled import Cnn, FaceCnn, Gru, fcnn
 from coterie.learn.models.model import Model, ModuleModel
 from coterie.learn.sgd import Local
@@ -51,18 +50,16 @@ class Rounds:
     processes: int | None = None
 
     def __post_init__(self) -> None:
-        server_rng, client_rng = self.rng.child("server"), self.rng.child("clients")
-        self.server = Server(population(self.federation), self.model.init, ServerGuard(), server_rng)
-        self.simulator = Simulator(
-            self.protocol, self.federation, self.model, ClientGuard(), client_rng, processes=self.processes
+        self.ring = Ring(
+            self.protocol, self.federation, self.model, roots=Roots.same(self.rng), processes=self.processes
         )
-        self.state = self.protocol.start(self.server)
+        self.state = self.protocol.start(self.ring.server)
 
     def __call__(self) -> Any:
-        return drive(self.protocol, self.state, self.server, self.simulator)
+        return self.ring.run(self.state)
 
     def close(self) -> None:
-        self.simulator.close()
+        self.ring.clients.close()
 
 
 @dataclass(frozen=True)

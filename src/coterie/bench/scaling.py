@@ -80,7 +80,7 @@ def run_here(model: str, clients: int, seed: int) -> Cost:
         start = time.perf_counter()
         rounds()
         seconds = time.perf_counter() - start
-        workers = rounds.simulator.processes or 0
+        workers = rounds.ring.clients.processes or 0
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     kib += workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # the largest child's
     return Cost(clients, seconds / clients, kib / 2**20)

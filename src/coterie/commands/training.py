@@ -89,10 +89,11 @@ def prepared(config: Config) -> Iterator[tuple[Any, Any]]:
 
 def _run(config: Config, choice: Choice, federation: Any, model: Any, folder: RunFolder) -> Line:
     from coterie.audit.recorded import RECORDER, describe
+    from coterie.measure.witness import Witness
     from coterie.run.training import train as run
     from coterie.wire.tape import Tape
 
-    protocol = config.protocol(choice)
+    protocol, witness = config.protocol(choice), Witness()
     recording = folder.record.get("recording")
     started = time.monotonic()
     columns = (
@@ -124,10 +125,11 @@ def _run(config: Config, choice: Choice, federation: Any, model: Any, folder: Ru
             evaluate_every=config.evaluate_every,
             folder=folder,
             tape=Tape([RECORDER], Path(recording)) if recording else None,
+            witness=witness,
             progress=tell,
         )
     if recording:
-        describe(Path(recording), config.model_dump(mode="json"), federation, outcome.scores.choices.argmax(1))
+        describe(Path(recording), config.model_dump(mode="json"), federation, outcome.scores.choices.argmax(1), witness)
         console.print(f"messages: {recording}; `coterie audit --recorded {recording}` attacks them", soft_wrap=True)
     return Line(choice.kind, outcome.accuracy, outcome.cluster_sizes, time.monotonic() - started, folder.path)
 

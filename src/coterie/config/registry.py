@@ -52,6 +52,7 @@ DEFENCES = {
     "l2": "coterie.defences.regularise:L2",
     "dpsgd": "coterie.defences.dpsgd:DpSgd",
     "mingling": "coterie.config.builders:mingling",
+    "secure_sums": "coterie.config.builders:secure_sums",
 }
 
 

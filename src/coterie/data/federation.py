@@ -86,6 +86,11 @@ class Shards:
         rows = torch.cat(list(parts)) if parts else torch.empty(0)
         return Shards(rows.to(torch.int64), sizes.cumsum(0))
 
+    @staticmethod
+    def none() -> Shards:
+        """Of no clients."""
+        return Shards(torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -153,6 +158,11 @@ class Federation:
     def clients(self) -> int:
         return len(self.train)
 
+    @property
+    def sizes(self) -> Tensor:
+        """(clients,): how much each has to train on."""
+        return self.train.sizes
+
     def describe(self) -> str:
         sizes = self.train.sizes
         groups = int(self.groups.max()) + 1
@@ -160,3 +170,25 @@ class Federation:
             f"{self.examples.name}: {self.clients} clients, {int(sizes.min())} to {int(sizes.max())} "
             f"examples each, {groups or 'unknown'} true clusters"
         )
+
+
+@dataclass(frozen=True)
+class VerticalFederation:
+    """The same examples at every party, each holding some of the columns (paper 003)."""
+
+    examples: Examples
+    columns: tuple[Tensor, ...]  # a party's columns of the flattened examples
+
+    @property
+    def clients(self) -> int:
+        return len(self.columns)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(parties,): how many records each has: all of them."""
+        return torch.full((self.clients,), len(self.examples))
+
+    def part(self, party: int) -> Tensor:
+        """(examples, columns of the party)"""
+        require(0 <= party < self.clients, "party", party, f"must be 0 to {self.clients - 1}")
+        return self.examples.x.reshape(len(self.examples), -1)[:, self.columns[party]]

@@ -11,16 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from dp_accounting import DpEvent
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.flow.guard import ClientGuard, Defence, Step
+from coterie.flow.guard import ClientGuard, Defence
+from coterie.flow.protocol import Protocol
+from coterie.flow.turn import Step
 from coterie.learn.params import Layout, Params
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, guarantee_of
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
+from coterie.privacy.ledger import Spend
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,17 @@ class NoisyGradients(ClientGuard):
             return grads
         layout = Layout.of(grads, leading=1)
         noise = torch.empty(len(step.ids), layout.length)
-        for row, client in zip(noise, step.ids.tolist()):
-            row.normal_(generator=step.turn.noise(client, "dp-sgd", step.index).torch())
+        for row, client in zip(noise, step.ids.tolist(), strict=True):
+            row.normal_(generator=step.turn.secrets(client, "dp-sgd", step.index).torch())
+        self._spend(step)
         noise.mul_((self.clip * self.noise_multiplier / step.divisors).unsqueeze(1))
         drawn = layout.unflatten(noise)
         return {name: grad + drawn[name] for name, grad in grads.items()}
+
+    def _spend(self, step: Step) -> None:
+        for client, rate, active in zip(step.ids.tolist(), step.rates.tolist(), step.active.tolist(), strict=True):
+            if active:
+                step.turn.ledger.spend(Spend("dp-sgd", self.noise_multiplier, rate), (client,))
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,9 @@ class DpSgd(Defence):
     @property
     def client(self) -> ClientGuard:
         return NoisyGradients(self.clip, self.noise_multiplier)
+
+    def fits(self, protocol: Protocol[Any]) -> str:
+        return "" if protocol.trains else "clients take no gradients that could be clipped"
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         """Those of the record that this run exposed most."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.flow.guard import ClientGuard, Defence, Step
+from coterie.flow.guard import ClientGuard, Defence
+from coterie.flow.protocol import Protocol
+from coterie.flow.turn import Step
 from coterie.learn.params import Params
+
+NO_TRAINING = "clients train no model that could be regularised"
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,9 @@ class Dropout(Defence):
     def client(self) -> ClientGuard:
         return _DroppingOut(self.rate)
 
+    def fits(self, protocol: Protocol[Any]) -> str:
+        return "" if protocol.trains else NO_TRAINING
+
 
 @dataclass(frozen=True)
 class _Decaying(ClientGuard):
@@ -64,3 +72,6 @@ class L2(Defence):
     @property
     def client(self) -> ClientGuard:
         return _Decaying(self.penalty)
+
+    def fits(self, protocol: Protocol[Any]) -> str:
+        return "" if protocol.trains else NO_TRAINING

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.data.federation import Examples, Schedule, Shards
-from coterie.flow.guard import ClientGuard, Step, Turn
+from coterie.errors import InvalidInput
+from coterie.flow.guard import ClientGuard
+from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params, pick
 from coterie.learn.sgd import GradientHook, Local, descend
@@ -23,18 +26,47 @@ def evaluation_block(model: Model) -> int:
     return 4096 if model.vectorised else 256
 
 
+Memory = dict[str, Any]
+"""What one client keeps from round to round, by name: tensors, or other values that the wire's codec knows."""
+
+FOR_ONE_TURN = "this turn/"
+"""What is kept under a name that begins like this is gone when the next request comes: a guard's keys."""
+
+
 @dataclass
 class Cohort:
-    """What a client's side of a protocol works with."""
+    """What a client's side of a protocol works with.
+
+    In a federation by rows each client has examples of its own; in one by columns, ``columns`` are each client's part
+    of all records, and there are no examples.
+    """
 
     ids: Tensor  # (clients,)
-    examples: Examples
-    shards: Shards  # the cohort's own training rows, in the order of ids
-    model: Model
     turn: Turn
+    examples: Examples | None = None
+    shards: Shards = field(default_factory=Shards.none)  # the cohort's own training rows, in the order of ids
+    model: Model | None = None
     sees: Tensor | None = None  # (clients, slots) bool
     schedules: dict[int, Schedule] = field(default_factory=dict)
-    memory: dict[str, Tensor] = field(default_factory=dict)  # (clients, ...): kept from round to round, never sent
+    columns: tuple[Tensor, ...] = ()  # each (records, the client's own columns)
+    memory: list[Memory] = field(default_factory=list)  # one a client: kept from round to round, never sent
+
+    def __post_init__(self) -> None:
+        self.memory = self.memory or [{} for _ in self.ids]
+
+    # -- what a client keeps -------------------------------------------------------------------------------------
+
+    def keep(self, name: str, values: Tensor) -> None:
+        """One row of (clients, ...) for each."""
+        for memory, value in zip(self.memory, values, strict=True):
+            memory[name] = value.clone()
+
+    def recall(self, name: str, otherwise: Tensor) -> Tensor:
+        """(clients, ...): what each kept, or its row of ``otherwise``."""
+        kept = [memory.get(name, row) for memory, row in zip(self.memory, otherwise, strict=True)]
+        return torch.stack(kept) if kept else otherwise
+
+    # -- who is here ---------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -43,8 +75,22 @@ class Cohort:
     def sizes(self) -> Tensor:
         return self.shards.sizes
 
+    @property
+    def rows(self) -> Examples:
+        """The examples that the shards point into."""
+        if self.examples is None:
+            raise InvalidInput("clients=columns hold columns and no examples; use a federation split by rows")
+        return self.examples
+
+    @property
+    def trained(self) -> Model:
+        """The model whose parameters the protocol trains."""
+        if self.model is None:
+            raise InvalidInput("model=None: this protocol trains one; pass it to the ring")
+        return self.model
+
     def rng(self, client: int, *purpose: str | int) -> Rng:
-        return self.turn.noise(client, *purpose)
+        return self.turn.draws(client, *purpose)
 
     def seen(self, models: Params) -> Tensor:
         """(clients, slots) bool."""
@@ -75,15 +121,16 @@ class Cohort:
         rows = (shards or self.round_shards).rows
         slots = next(iter(models.values())).shape[0]
         losses = torch.empty(len(rows), slots)
-        for block in torch.arange(len(rows)).split(evaluation_block(self.model)):
+        for block in torch.arange(len(rows)).split(evaluation_block(self.trained)):
             x, y = self._examples(rows[block])
             for slot in range(slots):
-                losses[block, slot] = self.model.losses(pick(models, slot), x, y)
+                losses[block, slot] = self.trained.losses(pick(models, slot), x, y)
         return losses
 
     def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x (*rows.shape, ...) and y; ``index_select`` copies rows twice as fast as indexing does."""
-        return self.examples.x.index_select(0, rows.flatten()).unflatten(0, rows.shape), self.examples.y[rows]
+        examples = self.rows
+        return examples.x.index_select(0, rows.flatten()).unflatten(0, rows.shape), examples.y[rows]
 
     def _sampled(self, count: int) -> Shards:
         parts = []
@@ -111,7 +158,7 @@ class Cohort:
 
         ``example_weights`` (rows,) scales each example's loss; ``label`` names the stream of the batches.
         """
-        model = self.model.with_dropout(guard.dropout) if guard.dropout else self.model
+        model = self.trained.with_dropout(guard.dropout) if guard.dropout else self.trained
         return descend(
             model,
             start,
@@ -125,10 +172,12 @@ class Cohort:
     def _hook(self, guard: ClientGuard, label: str) -> GradientHook | None:
         if type(guard).gradient is ClientGuard.gradient:
             return None
-        turn = replace(self.turn, kind=f"{self.turn.kind}/{label}")
+        turn = replace(self.turn, kind=replace(self.turn.kind, part=label))
+        sizes = self.round_shards.sizes.clamp_min(1)
 
         def hook(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
-            return guard.gradient(grads, params, Step(self.ids, index, batch.divisors, turn))
+            rates = (batch.divisors.double() / sizes).clamp_max(1.0)
+            return guard.gradient(grads, params, Step(self.ids, index, batch.divisors, rates, batch.active, turn))
 
         return hook
 
@@ -144,7 +193,7 @@ class Cohort:
         shards = self.round_shards
         plan = [
             plan_batches(int(size), local, self.rng(client, label).numpy())
-            for client, size in zip(self.ids.tolist(), shards.sizes)
+            for client, size in zip(self.ids.tolist(), shards.sizes, strict=True)
         ]
         steps = max(len(indices) for indices, _ in plan)
         width = max((row.shape[0] for indices, _ in plan for row in indices), default=0)

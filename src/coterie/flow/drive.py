@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
+from torch import Tensor
 
-from coterie.errors import InvalidInput, require
-from coterie.flow.guard import Turn
-from coterie.flow.protocol import Ask, Replies, Server
+from coterie.errors import InvalidInput
+from coterie.flow.adversary import Adversary, OnTheWire, Seats
+from coterie.flow.ask import Ask, Replies
 from coterie.flow.protocol import Protocol as Algorithm
+from coterie.flow.protocol import Server
 from coterie.rng import Rng
-from coterie.wire.messages import Contributions, Envelope
+from coterie.wire.messages import Contributions, Down, Message, Up
 from coterie.wire.tape import Tape
-from coterie.wire.view import ThreatModel, View
+from coterie.wire.traffic import Traffic
 
 State = TypeVar("State")
+Passing = TypeVar("Passing", Down, Up)
 
 
 class Transport(Protocol):
-    """Carries a message to its clients and their answers back; the simulator and Flower's grid are two of these."""
+    """Carries a message to its clients and their answers back; the simulator and Flower's grid are two of these.
 
-    def exchange(self, ask: Envelope) -> Iterator[Envelope]: ...
+    A client that does not answer is missing from what comes back, and nothing else happens.
+    """
 
-
-class Tamperer(Protocol):
-    """An active adversary: it may change what the clients that it controls send."""
-
-    @property
-    def threat(self) -> ThreatModel: ...
-
-    def tamper(self, envelope: Envelope, so_far: View, rng: Rng) -> Envelope: ...
+    def exchange(self, asked: Down) -> Iterator[Up]: ...
 
 
 def drive(
@@ -42,15 +39,16 @@ def drive(
     transport: Transport,
     *,
     tape: Tape | None = None,
-    tamperers: Sequence[Tamperer] = (),
+    traffic: Traffic | None = None,
+    seats: Seats | None = None,
     before_ask: Callable[[Ask[State]], None] | None = None,
 ) -> State:
     """Run the protocol from this state to its end.
 
-    ``before_ask`` is called with each request before it goes out; its state is all that is needed to go on from there.
+    ``before_ask`` is called with each of the protocol's requests before it goes out; its state is all that is needed to
+    go on from there. A guard's further exchanges about a request start over with it.
     """
-    if tamperers and tape is None:
-        raise InvalidInput("tamperers need a tape: they decide by what they have seen; pass tape=Tape([...])")
+    wire = _Wire(transport, tape, traffic, seats or Seats(), server.rng)
     steps = protocol.run(state, server)
     answer: Replies | None = None
     while True:
@@ -58,46 +56,87 @@ def drive(
             ask = next(steps) if answer is None else steps.send(answer)
         except StopIteration as finished:
             return finished.value  # type: ignore[no-any-return]
-        if before_ask is not None:
+        if before_ask is not None and not ask.kind.part:
             before_ask(ask)
-        published = server.guard.publish(ask.published, Turn(ask.round, server.rng, ask.kind))
-        down = Envelope(ask.kind, ask.round, ask.clients, published, ask.sees)
-        if tape is not None:
-            tape.record(down)
-        answer = Replies(_answers(transport.exchange(down), tape, tamperers, server.rng))
+        answer = Replies(wire.exchange(message_of(ask, server)))
 
 
-def _answers(
-    envelopes: Iterator[Envelope], tape: Tape | None, tamperers: Sequence[Tamperer], rng: Rng
-) -> Iterator[Contributions]:
-    for envelope in envelopes:
-        for tamperer in tamperers:
-            assert tape is not None
-            if len(tamperer.threat.positions(envelope)):
-                streams = rng.child("adversary", tamperer.threat.name, "round", envelope.round)
-                envelope = _tampered(tamperer, envelope, tape, streams)
-        if tape is not None:
-            tape.record(envelope)
-        payload: Any = envelope.payload
-        yield payload
+def message_of(ask: Ask[State], server: Server) -> Down:
+    """A request as it leaves the server."""
+    published = ask.published
+    if not ask.kind.part:
+        published = server.guard.publish(published, server.turn(ask.round, ask.kind))
+    each = tuple(ask.each.get(client, b"") for client in ask.clients.tolist()) if ask.each else ()
+    return Down(ask.kind, ask.round, ask.clients, published, ask.sees, ask.common, each)
 
 
-def _tampered(tamperer: Tamperer, envelope: Envelope, tape: Tape, rng: Rng) -> Envelope:
-    """Hand the adversary the answers of its own clients alone, and put what it makes of them in their place."""
-    mine = tamperer.threat.positions(envelope)
-    given = envelope.pick(mine)
-    changed = tamperer.tamper(given, tape.view(tamperer.threat), rng).payload
-    assert isinstance(envelope.payload, Contributions)
-    assert isinstance(changed, Contributions)
-    require(
-        changed.ids.tolist() == given.clients.tolist(),
-        f"clients for which {tamperer.threat.name} answers",
-        changed.ids.tolist(),
-        f"must be its own, {given.clients.tolist()}: what they send may change, not who sends it",
-    )
-    others = torch.ones(len(envelope.clients), dtype=torch.bool)
-    others[mine] = False
-    rest = others.nonzero().flatten()
-    both = Contributions.join([envelope.payload.pick(rest), changed]) if len(rest) else changed
-    order = torch.cat([rest, mine]).argsort()  # back to the order in which they came
-    return replace(envelope, payload=both.pick(order))
+class _Wire:
+    """A transport with whoever listens to it, counts, or interferes."""
+
+    def __init__(
+        self, transport: Transport, tape: Tape | None, traffic: Traffic | None, seats: Seats, rng: Rng
+    ) -> None:
+        if seats.need_views and tape is None:
+            raise InvalidInput("adversaries on the wire or at the server decide by what they have seen; pass a tape")
+        self._transport, self._tape, self._traffic, self._seats, self._rng = transport, tape, traffic, seats, rng
+
+    def exchange(self, down: Down) -> Iterator[Contributions]:
+        for server in self._seats.servers:
+            if self._tape is not None and not down.kind.part:
+                published = server.publish(down.published, self._tape.view(server.threat), self._streams(server, down))
+                down = replace(down, published=published)
+        parts = self._passed_down(down)
+        for number, part in enumerate(parts):
+            self._note(part, goes_on=number > 0)
+        for part in parts:
+            for up in self._transport.exchange(part):
+                passed = self._passed_up(up)
+                self._note(passed)
+                yield passed.sent
+
+    def _note(self, message: Message, goes_on: bool = False) -> None:
+        if self._traffic is not None:
+            self._traffic.count(message)
+        if self._tape is not None:
+            self._tape.record(message, goes_on)
+
+    def _passed_down(self, down: Down) -> list[Down]:
+        """What arrives: the message as it was sent, and apart from it what somebody on the wire made of it."""
+        parts = []
+        for adversary in self._seats.wires:
+            mine, rest = _links(down, adversary)
+            if len(mine):
+                parts.append(self._intercepted(adversary, down.pick(mine)))
+                down = down.pick(rest)
+        return [*([down] if len(down.clients) else []), *parts]
+
+    def _passed_up(self, up: Up) -> Up:
+        for adversary in self._seats.wires:
+            mine, _ = _links(up, adversary)
+            if len(mine):
+                up = replace(up, sent=up.sent.put(mine, self._intercepted(adversary, up.pick(mine)).sent))
+        return up
+
+    def _intercepted(self, adversary: OnTheWire, message: Passing) -> Passing:
+        """What passes on the links that it taps, as it passes it on: what it says may change, not whose it is."""
+        if self._tape is None:  # refused when this was made
+            return message
+        view = self._tape.view(adversary.threat)
+        changed = adversary.intercept(message, view, self._streams(adversary, message))
+        if not isinstance(changed, type(message)) or changed.clients.tolist() != message.clients.tolist():
+            raise InvalidInput(
+                f"message that {adversary.threat.name} passes on={type(changed).__name__} must be of the same kind and "
+                "clients as the one that it took"
+            )
+        return changed
+
+    def _streams(self, adversary: Adversary, message: Message) -> Rng:
+        way, clients = "down" if isinstance(message, Down) else "up", "-".join(map(str, message.clients.tolist()))
+        name = ("adversary", adversary.threat.name, "round", message.round, str(message.kind), way, clients)
+        return self._rng.child(*name)
+
+
+def _links(message: Message, adversary: OnTheWire) -> tuple[Tensor, Tensor]:
+    """Positions of the clients whose links this adversary taps, and of the others."""
+    tapped = torch.tensor([client in adversary.threat.taps for client in message.clients.tolist()], dtype=torch.bool)
+    return tapped.nonzero().flatten(), (~tapped).nonzero().flatten()

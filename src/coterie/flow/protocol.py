@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import ClassVar, Generic
 
 import torch
 from torch import Tensor
 
 from coterie.errors import require
+from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.cohort import Cohort
-from coterie.flow.guard import ClientGuard, ServerGuard, Sums, Turn
+from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
+from coterie.flow.turn import Metrics, Roots, Turn
+from coterie.learn.models.model import Model
 from coterie.learn.params import Params, stack
+from coterie.privacy.ledger import Ledger
 from coterie.rng import Rng
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import TRAIN, Contributions, Kind, Published
 
-State = TypeVar("State")
+Running = Generator[Ask[State], Replies, State]
+"""A protocol under way: it yields requests, is sent the replies, and returns its last state."""
 
 
 @dataclass(frozen=True)
@@ -53,72 +58,86 @@ def round_half_up(value: float) -> int:
 
 
 @dataclass(frozen=True)
-class Ask(Generic[State]):
-    """What the server wants of whom. The state rides along so that the driver can save it; it never travels."""
-
-    kind: str
-    round: int
-    clients: Tensor
-    published: Published
-    state: State
-    sees: Tensor | None = None  # (clients, slots) bool
-
-
-class Replies:
-    """The answers as they come in, group by group; to be read once."""
-
-    def __init__(self, groups: Iterator[Contributions]) -> None:
-        self._groups = groups
-
-    def __iter__(self) -> Iterator[Contributions]:
-        return self._groups
-
-    def whole(self) -> Contributions:
-        """All answers at once, for a server that must look at each."""
-        return Contributions.join(list(self._groups))
-
-
-@dataclass(frozen=True)
 class Server:
     """What the server's side of a protocol works with, as ``Cohort`` is for the client's."""
 
     clients: Population
-    init: Callable[[int], Params]  # a freshly drawn model, from a seed
     guard: ServerGuard
-    rng: Rng
+    roots: Roots
+    model: Model | None = None  # clusterings have none
+    ledger: Ledger = field(default_factory=Ledger)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    @property
+    def rng(self) -> Rng:
+        """The root of its reproducible draws."""
+        return self.roots.draws
 
     def fresh(self, slots: int) -> dict[str, Tensor]:
         """Random models, leaves (slots, ...)."""
         return stack(self.init(self.rng.child("init", slot).seed()) for slot in range(slots))
 
+    def init(self, seed: int) -> Params:
+        """A freshly drawn model."""
+        require(self.model is not None, "model", None, "must be given: this protocol trains one")
+        assert self.model is not None
+        return self.model.init(seed)
+
     def sample(self, round: int, share: float) -> Tensor:
         return self.clients.sample(round, share, self.rng)
 
-    def aggregate(self, replies: Replies, round: int, kind: str = "train") -> Sums:
-        return self.guard.aggregate(replies, Turn(round, self.rng, kind))
+    def turn(self, round: int, kind: Kind) -> Turn:
+        return Turn(round, self.roots, kind, self.ledger, self.metrics)
+
+    def collect(self, ask: Ask[State]) -> Collecting[State]:
+        """The sums over the clients' answers, by whatever conversation the guard needs; empty if nobody's counts."""
+        turn = self.turn(ask.round, ask.kind)
+        sums = yield from self.guard.collect(ask, turn)
+        return sums if sums.empty else self.guard.release(sums, turn)
+
+    def add_up(self, sent: Contributions, round: int, kind: Kind = TRAIN) -> Sums:
+        """The sums over answers that the server has looked at one by one."""
+        turn = self.turn(round, kind)
+        return self.guard.release(self.guard.aggregate([sent], turn), turn)
 
 
 class Protocol(ABC, Generic[State]):
     """A federated algorithm: the server's side is ``start`` and ``run``, the client's is ``answer``.
 
     No I/O, no data, no loop over clients. ``run`` can be started from any state that it ever put in an ``Ask``, and
-    goes on from there as if it had never stopped.
+    goes on from there as if it had never stopped. What is true of its answers, and defences must know, it says.
     """
+
+    trains: ClassVar[bool] = False  # whether clients train a model by gradients
 
     @property
     def models_a_round(self) -> int:
         """How many models a client trains on its data in a round: its memory and its exposure grow with them."""
         return 1
 
+    @property
+    def looks(self) -> str:
+        """What the server must be able to read beside sums; empty: sums that others have sealed will do."""
+        return ""
+
+    @property
+    def choices(self) -> int:
+        """Among how many slots each client chooses one, which its membership tells; 0: it does not."""
+        return 0
+
+    def releases(self) -> tuple[str, ...]:
+        """The sums that a whole run asks for, each as "request/leaf", if what a unit adds to each is at most 1."""
+        return ()
+
     @abstractmethod
     def start(self, server: Server) -> State:
         """The state before the first round."""
 
     @abstractmethod
-    def run(self, state: State, server: Server) -> Generator[Ask[State], Replies, State]: ...
+    def run(self, state: State, server: Server) -> Running[State]: ...
 
     @abstractmethod
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions: ...
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions: ...
 
     @abstractmethod
     def result(self, state: State) -> Published:

@@ -4,60 +4,57 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from coterie.data.federation import Federation
-from coterie.flow.cohort import Cohort
-from coterie.flow.guard import ClientGuard, Turn
-from coterie.flow.protocol import Population, Protocol
+from coterie.data.federation import Federation, VerticalFederation
+from coterie.flow.client import Answer, ClientSide
+from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
+from coterie.flow.protocol import Population
+from coterie.flow.turn import Metrics, Roots, Turn
 from coterie.flow.workers import Workers
 from coterie.learn.memory import keep_freed_memory
 from coterie.learn.models.model import Model
 from coterie.learn.params import Layout, Params
-from coterie.rng import Rng
-from coterie.wire.messages import Envelope, Published
+from coterie.privacy.ledger import Ledger
+from coterie.wire.messages import Down, Up
 
 CHUNK_BYTES = 1 << 30  # how much the clients under way may take for parameters, gradients and batches
 COPIES = 4  # of a model that a client takes: its start, its parameters, its gradient, its answer
 MOST_IN_BATCH = 1024  # examples that a client is reckoned to look at in one step
 
-Answer = tuple[Envelope, dict[str, Tensor]]
-"""What a chunk of clients sends, and what it keeps for itself."""
+AnyFederation = Federation | VerticalFederation
+Order = tuple[Down, tuple[Memory, ...], tuple[Memory, ...]]
+"""What a chunk of clients is asked, what each of them remembers, and what the adversaries among them do."""
 
 
-def population(federation: Federation) -> Population:
-    joins = federation.joins if federation.joins is not None else torch.zeros(federation.clients, dtype=torch.int64)
-    return Population(federation.train.sizes, joins)
-
-
-def respond(protocol: Protocol[Any], kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Envelope:
-    """The client's half of a round, wherever the client runs."""
-    answer = protocol.answer(kind, models, cohort, guard)
-    return Envelope(kind, cohort.turn.round, cohort.ids, guard.contribute(answer, cohort.turn))
+def population(federation: AnyFederation) -> Population:
+    joins = getattr(federation, "joins", None)
+    return Population(federation.sizes, torch.zeros(federation.clients, dtype=torch.int64) if joins is None else joins)
 
 
 @dataclass
 class Simulator:
-    """A ``Transport`` whose clients are rows of a federation in memory."""
+    """A ``Transport`` whose clients are parts of a federation in memory."""
 
-    protocol: Protocol[Any]
-    federation: Federation
-    model: Model
-    guard: ClientGuard
-    rng: Rng  # the root of the clients' streams
+    side: ClientSide
+    federation: AnyFederation
+    model: Model | None
+    roots: Roots  # of the clients' streams
     chunk_bytes: int = CHUNK_BYTES
     processes: int | None = None  # None: one a core, unless the model is vectorised or this is a worker itself
-    memory: dict[str, Tensor] = field(default_factory=dict)  # (clients, ...): what the clients keep
+    memory: dict[int, Memory] = field(default_factory=dict)  # what the clients keep; an insider k's is at -1 - k
+    ledger: Ledger = field(default_factory=Ledger)
+    metrics: Metrics = field(default_factory=Metrics)
+    witness: Callable[[Down, Answer], None] | None = None  # sees what no adversary does
 
     def __post_init__(self) -> None:
         keep_freed_memory()
         if self.processes is None:
-            alone = self.model.vectorised or multiprocessing.parent_process() is not None
+            alone = self._vectorised or multiprocessing.parent_process() is not None
             self.processes = 0 if alone else len(os.sched_getaffinity(0))
         self._workers: Workers | None = None
 
@@ -72,34 +69,40 @@ class Simulator:
             self._workers.close()
             self._workers = None
 
-    def exchange(self, ask: Envelope) -> Iterator[Envelope]:
-        """Every client opens what was published in the same way, so that is done once."""
-        assert isinstance(ask.payload, Published)
-        turn = Turn(ask.round, self.rng, ask.kind)
-        models = self.guard.receive(ask.payload, turn)
-        order = replace(ask, payload=Published(models))
-        chunks = torch.arange(len(ask.clients)).split(self._chunk(models, len(ask.clients)))
-        orders = (order.pick(chunk) for chunk in chunks)
-        answers = self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders)
-        yield from self.guard.together(self._remembered(answers), turn)
+    def forget_turn(self) -> None:
+        """What clients kept for one request alone, keys for instance, is gone with it, also from those who left."""
+        for client, memory in list(self.memory.items()):
+            kept = {name: value for name, value in memory.items() if not name.startswith(FOR_ONE_TURN)}
+            if len(kept) < len(memory):
+                self.memory[client] = kept
+            if not kept:
+                del self.memory[client]
 
-    def _remembered(self, answers: Iterator[Answer]) -> Iterator[Envelope]:
-        for envelope, memory in answers:
-            self._remember(envelope.clients, memory)
-            yield envelope
+    def exchange(self, asked: Down) -> Iterator[Up]:
+        if not asked.kind.part:
+            self.forget_turn()
+        order = self.side.opened(asked, Turn(asked.round, self.roots, asked.kind))
+        chunks = self._chunks(order)
+        orders = ((order.pick(chunk), *self._memories(order.clients[chunk].tolist())) for chunk in chunks)
+        for answer in self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders):
+            self._remember(answer)
+            if self.witness is not None:
+                self.witness(asked, answer)
+            yield answer.up
 
-    def _in_turn(self, orders: Iterable[Envelope]) -> Iterator[Answer]:
+    def _in_turn(self, orders: Iterable[Order]) -> Iterator[Answer]:
         for order in orders:
-            yield self._answer_alone(order, self._memory_of(order))
+            yield self._answer(*order)
 
-    def _in_workers(self, orders: Iterable[Envelope]) -> Iterator[Answer]:
+    def _in_workers(self, orders: Iterable[Order]) -> Iterator[Answer]:
         if self._workers is None:
-            count = min(self.processes or 1, self._fitting(self.model.init(0), leading=0))
-            self._workers = Workers(self._answer_alone, count)
+            count = min(self.processes or 1, self._fitting({} if self.model is None else self.model.init(0), leading=0))
+            self._workers = Workers(lambda *order: (self._answer(*order),), count)
         finished, threads = False, torch.get_num_threads()
         torch.set_num_threads(1)  # more would take the cores from the workers
         try:
-            yield from self._workers.map((order, self._memory_of(order)) for order in orders)
+            for (answer,) in self._workers.map(orders):
+                yield answer
             finished = True
         finally:
             torch.set_num_threads(threads)
@@ -107,28 +110,53 @@ class Simulator:
                 self.close()
 
     def cohort(self, clients: Tensor, turn: Turn, sees: Tensor | None = None) -> Cohort:
+        """These clients, with their data and what they remember."""
         ids = clients.tolist()
-        scheduled = {client: self.federation.schedules[client] for client in ids if client in self.federation.schedules}
-        memory = {name: kept[clients] for name, kept in self.memory.items()}
-        shards = self.federation.train.pick(ids)
-        return Cohort(clients, self.federation.examples, shards, self.model, turn, sees, scheduled, memory)
+        return self._cohort(clients, turn, sees, [dict(self.memory.get(client, {})) for client in ids])
 
-    def _answer_alone(self, order: Envelope, memory: dict[str, Tensor]) -> Answer:
+    def _cohort(self, clients: Tensor, turn: Turn, sees: Tensor | None, memory: list[Memory]) -> Cohort:
+        ids, whole = clients.tolist(), self.federation
+        if isinstance(whole, VerticalFederation):
+            return Cohort(clients, turn, sees=sees, columns=tuple(map(whole.part, ids)), memory=memory)
+        scheduled = {client: whole.schedules[client] for client in ids if client in whole.schedules}
+        shards = whole.train.pick(ids)
+        return Cohort(clients, turn, whole.examples, shards, self.model, sees, scheduled, memory=memory)
+
+    def _answer(self, order: Down, memory: tuple[Memory, ...], adversaries: tuple[Memory, ...]) -> Answer:
         """One chunk, from nothing but the order and what its clients remember: also what a worker process runs."""
-        assert isinstance(order.payload, Published)
-        cohort = self.cohort(order.clients, Turn(order.round, self.rng, order.kind), order.sees)
-        cohort.memory = dict(memory)
-        envelope = respond(self.protocol, order.kind, order.payload.values, cohort, self.guard)
-        return envelope, cohort.memory
+        turn = Turn(order.round, self.roots, order.kind)
+        cohort = self._cohort(order.clients, turn, order.sees, [dict(kept) for kept in memory])
+        return self.side.answer(order, cohort, tuple(dict(kept) for kept in adversaries))
 
-    def _memory_of(self, order: Envelope) -> dict[str, Tensor]:
-        return {name: kept[order.clients] for name, kept in self.memory.items()}
+    def _memories(self, ids: list[int]) -> tuple[tuple[Memory, ...], tuple[Memory, ...]]:
+        """What these clients keep, and the adversaries, if any of them is an insider's."""
+        insiders = self.side.insiders
+        present = any(client in insider.threat.clients for insider in insiders for client in ids)
+        own = tuple(self.memory.get(client, {}) for client in ids)
+        return own, tuple(self.memory.get(-1 - k, {}) for k in range(len(insiders))) if present else ()
 
-    def _remember(self, clients: Tensor, memory: dict[str, Tensor]) -> None:
-        for name, kept in memory.items():
-            if name not in self.memory:
-                self.memory[name] = kept.new_full((self.federation.clients, *kept.shape[1:]), torch.nan)
-            self.memory[name][clients] = kept
+    def _remember(self, answer: Answer) -> None:
+        kept = dict(zip(answer.up.clients.tolist(), answer.memory, strict=True))
+        kept |= {-1 - k: memory for k, memory in enumerate(answer.adversaries)}
+        for client, memory in kept.items():
+            if memory:
+                self.memory[client] = memory
+            else:
+                self.memory.pop(client, None)
+        self.ledger.enter(answer.spent)
+        self.metrics.enter(answer.metrics)
+
+    def _chunks(self, order: Down) -> list[Tensor]:
+        """Positions, so many at a time; an adversary's own clients are together, as it knows all that they do."""
+        held = frozenset(client for insider in self.side.insiders for client in insider.threat.clients)
+        theirs = torch.tensor([client in held for client in order.clients.tolist()], dtype=torch.bool)
+        size = self._chunk(order.published.values, len(order.clients))
+        honest = list((~theirs).nonzero().flatten().split(size)) if not bool(theirs.all()) else []
+        return [*honest, theirs.nonzero().flatten()] if bool(theirs.any()) else honest
+
+    @property
+    def _vectorised(self) -> bool:
+        return self.model is None or self.model.vectorised
 
     def _chunk(self, models: Params, clients: int) -> int:
         """Clients a chunk: what fits in memory, and small enough that all processes have work.
@@ -136,12 +164,28 @@ class Simulator:
         It does not depend on the number of processes, and so neither does the order in which sums are rounded.
         """
         fits = self._fitting(models, leading=1)
-        return fits if self.model.vectorised else max(1, min(4, fits // 64, clients // 16))
+        return fits if self._vectorised else max(1, min(4, fits // 64, clients // 16))
 
     def _fitting(self, models: Params, leading: int) -> int:
         """How many clients fit in memory at the same time."""
         x = self.federation.examples.x
-        batch = min(int(self.federation.train.sizes.max()), MOST_IN_BATCH)
-        length = Layout.of(models, leading).length
-        client_bytes = COPIES * self.protocol.models_a_round * 4 * length + batch * x[0].numel() * x.element_size()
+        batch = min(int(self.federation.sizes.max()), MOST_IN_BATCH)
+        length = Layout.of(models, leading).length if models else 1
+        a_round = self.side.protocol.models_a_round
+        client_bytes = COPIES * a_round * 4 * length + batch * x[0].numel() * x.element_size()
         return max(1, self.chunk_bytes // client_bytes)
+
+
+@dataclass
+class Dropping:
+    """A ``Transport`` that loses the answers of some clients: ``lost`` names them for each message."""
+
+    transport: Simulator
+    lost: Callable[[Down], Collection[int]]
+
+    def exchange(self, asked: Down) -> Iterator[Up]:
+        gone = frozenset(self.lost(asked))
+        for up in self.transport.exchange(asked):
+            kept = [position for position, client in enumerate(up.clients.tolist()) if client not in gone]
+            if kept:
+                yield up if len(kept) == len(up.clients) else up.pick(torch.tensor(kept))

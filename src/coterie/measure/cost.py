@@ -1,52 +1,29 @@
-"""What a run costs: seconds, bytes and memory."""
+"""What a run costs: seconds and memory. Bytes are the ring's own count (``wire.traffic``)."""
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
-from coterie.flow.drive import Transport
-from coterie.wire.messages import Contributions, Envelope
+from coterie.flow.ask import Ask
 
 
 @dataclass
-class Meter:
-    """A ``Transport`` that passes everything on and counts what clients send."""
+class Stopwatch:
+    """Seconds a round, all parties together on this machine. What is measured on the way is not the federation's."""
 
-    transport: Transport
-    kind: str = "train"
-    uploads: int = 0  # one a client and round
-    upload_bytes: int = 0
     rounds: set[int] = field(default_factory=set)
+    paused: float = 0.0
     _started: float = field(default_factory=time.monotonic)
 
-    def exchange(self, ask: Envelope) -> Iterator[Envelope]:
-        for envelope in self.transport.exchange(ask):
-            payload = envelope.payload
-            if ask.kind == self.kind and isinstance(payload, Contributions):
-                self.rounds.add(ask.round)
-                self.uploads += len(payload)
-                self.upload_bytes += payload_bytes(payload)
-            yield envelope
-
-    @property
-    def bytes_a_client(self) -> float:
-        """A client and round."""
-        return self.upload_bytes / max(self.uploads, 1)
+    def note(self, ask: Ask[Any]) -> None:
+        self.rounds.add(ask.round)
 
     @property
     def seconds_a_round(self) -> float:
-        """Since this meter was made, all parties together on this machine."""
-        return (time.monotonic() - self._started) / max(len(self.rounds), 1)
-
-
-def payload_bytes(sent: Contributions) -> int:
-    """Parameters, weights and memberships in the clear, and ciphertexts as they travel."""
-    plain = [*sent.values.values(), sent.weights, sent.membership]
-    sealed = sum(batch.nbytes for batch in sent.sealed.values())
-    return sum(leaf.numel() * leaf.element_size() for leaf in plain) + sealed
+        return (time.monotonic() - self._started - self.paused) / max(len(self.rounds), 1)
 
 
 def peak_memory() -> int:

@@ -6,23 +6,21 @@ from typing import Any
 
 import torch
 
-from coterie.flow.guard import Turn
-from coterie.flow.protocol import Protocol
-from coterie.flow.simulate import Simulator
+from coterie.data.federation import Federation
+from coterie.errors import InvalidInput
+from coterie.flow.ring import Ring
 from coterie.learn.params import pick
+from coterie.measure.utility import served
 
 
-def main_task_auc(simulator: Simulator, protocol: Protocol[Any], state: Any) -> float:
+def main_task_auc(ring: Ring[Any], state: Any) -> float:
     """The clients' mean AUC on their test rows, one class against the rest averaged where there are several."""
     from sklearn.metrics import roc_auc_score
 
-    federation, model = simulator.federation, simulator.model
-    turn = Turn(getattr(state, "round", 0), simulator.rng, "evaluate")
-    models = simulator.guard.receive(protocol.result(state), turn)
-    everyone = torch.arange(federation.clients)
-    cohort = simulator.cohort(everyone, turn, protocol.sees(state, everyone))
-    cohort.schedules = {}  # a client predicts for all its data
-    choices = protocol.choose(models, cohort)  # (clients, slots)
+    federation, model = ring.federation, ring.model
+    if model is None or not isinstance(federation, Federation):
+        raise InvalidInput("main task=None: only networks on a federation by rows have one")
+    models, choices = served(ring, state)
     rows, places = federation.test.rows.unique(return_inverse=True)
     chances = torch.stack(
         [

@@ -12,10 +12,13 @@ from torch import Tensor
 from coterie.attacks.membership import log_ratios
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput
-from coterie.flow.guard import ClientGuard, Defence, ServerGuard, Turn
-from coterie.flow.protocol import Protocol, Server
-from coterie.flow.simulate import Simulator, population
-from coterie.learn.models.model import Model
+from coterie.flow.ask import Ask, Replies, Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.drive import message_of
+from coterie.flow.guard import Collecting, Defence
+from coterie.flow.protocol import Protocol
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots, Turn
 from coterie.measure.claims import Verdict, judge_guarantee
 from coterie.measure.epsilon import (
     EpsilonBound,
@@ -29,7 +32,7 @@ from coterie.measure.epsilon import (
 from coterie.measure.intervals import Floats, Interval
 from coterie.privacy.guarantee import Guarantee
 from coterie.rng import Rng
-from coterie.wire.messages import Contributions, Envelope
+from coterie.wire.messages import Contributions, Kind, Published
 
 
 @dataclass(frozen=True)
@@ -73,35 +76,40 @@ class Releases:
     compute the same sums each time. Guards, noise and aggregation are those of the run.
     """
 
-    kind: str
+    kind: Kind
     round: int
     answers: tuple[Contributions, ...]
     defence: Defence
 
     @staticmethod
-    def of(protocol: Protocol[Any], federation: Federation, model: Model, defence: Defence, rng: Rng) -> Releases:
-        server = Server(population(federation), model.init, ServerGuard(), rng.child("server"))
-        simulator = Simulator(protocol, federation, model, ClientGuard(), rng.child("clients"), processes=0)
-        ask = next(protocol.run(protocol.start(server), server))
-        down = Envelope(ask.kind, ask.round, ask.clients, ask.published, ask.sees)
-        answers = []
-        for envelope in simulator.exchange(down):
-            if not isinstance(envelope.payload, Contributions):
-                raise InvalidInput(f"answer={type(envelope.payload).__name__} must be contributions")
-            answers.append(envelope.payload)
-        return Releases(ask.kind, ask.round, tuple(answers), defence)
+    def of(protocol: Protocol[Any], federation: Federation, defence: Defence, rng: Rng) -> Releases:
+        ring = Ring(protocol, federation, roots=Roots.same(rng), processes=0)
+        ask = next(protocol.run(protocol.start(ring.server), ring.server))
+        answers = tuple(up.sent for up in ring.clients.exchange(message_of(ask, ring.server)))
+        return Releases(ask.kind, ask.round, answers, defence)
 
     def exact(self) -> dict[str, Tensor]:
         """The sums without noise, leaves (...)."""
-        sums = ServerGuard().aggregate(self.answers, Turn(self.round, Rng.seeded(0), self.kind))
+        sums = Sums.over(self.answers)
         return {name: leaf[0] for name, leaf in sums.values.items()}
 
     def draw(self, trials: int, rng: Rng) -> Iterator[dict[str, Tensor]]:
         client, server = self.defence.client, self.defence.server
         for trial in range(trials):
-            turn = Turn(self.round, rng.child("trial", trial), self.kind)
-            sums = server.aggregate((client.contribute(answer, turn) for answer in self.answers), turn)
+            turn = Turn(self.round, Roots.same(rng.child("trial", trial)), self.kind)
+            sent = [client.contribute(answer, Cohort(answer.ids, turn)) for answer in self.answers]
+            steps = server.collect(Ask(self.kind, self.round, torch.arange(0), Published({}), None), turn)
+            next(steps)
+            sums = server.release(_finished(steps, Replies(iter(sent))), turn)
             yield {name: leaf[0] for name, leaf in sums.values.items()}
+
+
+def _finished(steps: Collecting[None], replies: Replies) -> Sums:
+    try:
+        steps.send(replies)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    raise InvalidInput("defence=a conversation of several requests cannot be released again and again; leave masks out")
 
 
 def optimal_scores(inside: Releases, outside: Releases, noise: Mapping[str, float], trials: int, rng: Rng) -> Scores:

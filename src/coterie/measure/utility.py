@@ -1,4 +1,4 @@
-"""How well each client is served by the models that it uses."""
+"""How well each client is served by what it was given."""
 
 from __future__ import annotations
 
@@ -9,26 +9,32 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation, Shards
-from coterie.flow.cohort import evaluation_block
-from coterie.flow.guard import Turn
-from coterie.flow.protocol import Protocol, Server
-from coterie.flow.simulate import Simulator
+from coterie.errors import InvalidInput
+from coterie.flow.cohort import evaluation_block, segment_mean
+from coterie.flow.ring import Ring
+from coterie.learn.clusters.lloyd import nearest, squared_distances
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params, pick
 
 ROWS_AT_ONCE = 200_000
+ACCURACY, COST = "accuracy", "k-means cost"
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Test results a client; NaN for one without test data."""
+    """Results a client on its own test data; NaN for one without."""
 
-    accuracy: Tensor  # (clients,)
+    values: Tensor  # (clients,)
     choices: Tensor  # (clients, slots): with which weights it mixes the models
+    measure: str = ACCURACY
+
+    @property
+    def accuracy(self) -> Tensor:
+        return self.values
 
     @property
     def mean(self) -> float:
-        return float(self.accuracy.nanmean())
+        return float(self.values.nanmean())
 
     @property
     def sizes(self) -> list[int]:
@@ -36,22 +42,34 @@ class Scores:
         return torch.bincount(self.choices.argmax(1), minlength=self.choices.shape[1]).tolist()
 
 
-def evaluate(simulator: Simulator, protocol: Protocol[Any], state: Any, server: Server | None = None) -> Scores:
-    """Every client's accuracy on its own test rows, as it would predict now.
+def evaluate(ring: Ring[Any], state: Any) -> Scores:
+    """What every client would have of the federation now: the only evaluation there is.
 
-    With the server, the models pass its ``publish`` guard on their way, as in a round.
+    Of a network, its accuracy on the client's own test rows; of a clustering, the mean squared distance of the client's
+    points from the nearest centre. What is published passes both sides' guards on its way, as in a round.
     """
-    federation = simulator.federation
-    turn = Turn(getattr(state, "round", 0), simulator.rng, "evaluate")
-    published = protocol.result(state)
-    if server is not None:
-        published = server.guard.publish(published, Turn(turn.round, server.rng, turn.kind))
-    models = simulator.guard.receive(published, turn)
-    everyone = torch.arange(federation.clients)
-    cohort = simulator.cohort(everyone, turn, protocol.sees(state, everyone))
+    federation = ring.federation
+    if not isinstance(federation, Federation):
+        raise InvalidInput("federation=columns has no rows of its own to score; evaluate it by its clustering")
+    models, choices = served(ring, state)
+    if ring.model is None:
+        return Scores(_costs(models["centres"][0], federation), choices, COST)
+    return Scores(accuracy(ring.model, models, choices, federation), choices)
+
+
+def served(ring: Ring[Any], state: Any) -> tuple[Params, Tensor]:
+    """The models as clients have them, and with which weights (clients, slots) each would mix them."""
+    models, cohort = ring.models(state), ring.everyone(state)
     cohort.schedules = {}  # a client predicts for all its data
-    choices = protocol.choose(models, cohort)  # (clients, slots)
-    return Scores(accuracy(simulator.model, models, choices, federation), choices)
+    return models, ring.protocol.choose(models, cohort)
+
+
+def _costs(centres: Tensor, federation: Federation) -> Tensor:
+    """(clients,): of the test rows where there are any, else of what was clustered."""
+    shards = federation.test if len(federation.test.rows) else federation.train
+    points = federation.examples.x[shards.rows].flatten(1)
+    distances = squared_distances(points, centres, nearest(points, centres))
+    return torch.where(shards.sizes > 0, segment_mean(distances, shards), torch.nan)
 
 
 def accuracy(model: Model, models: Params, choices: Tensor, federation: Federation) -> Tensor:

@@ -1,39 +1,33 @@
-"""Who contributed to which cluster: the truth about a run, noted where no attack can reach it."""
+"""Who contributed to which cluster: the truth about a run, noted before any guard and where no attack can reach it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from coterie.data.federation import Federation
-from coterie.flow.drive import Transport
+from coterie.flow.client import Answer
 from coterie.measure.judge import YesNo
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.codec import register
+from coterie.wire.messages import TRAIN, Down, Kind
 
 
+@register
 @dataclass
 class Witness:
-    """A ``Transport`` that passes everything on and remembers, for each round, who was in which cluster."""
+    """Shown each answer as it was before the clients' guard: ``Ring(witness=...)``. It remembers who was where."""
 
-    transport: Transport
-    kind: str = "train"
+    kind: Kind = TRAIN
     slots: dict[int, int] = field(default_factory=dict)  # round -> how many there were
     members: dict[int, dict[int, list[int]]] = field(default_factory=dict)  # round -> slot -> clients
 
-    def exchange(self, ask: Envelope) -> Iterator[Envelope]:
-        if ask.kind == self.kind and isinstance(ask.payload, Published):
-            self.slots[ask.round] = ask.payload.slots
-            self.members[ask.round] = {}
-        for envelope in self.transport.exchange(ask):
-            if ask.kind == self.kind and isinstance(envelope.payload, Contributions):
-                self._note(ask.round, envelope.clients, envelope.payload.membership)
-            yield envelope
-
-    def _note(self, round: int, clients: Tensor, membership: Tensor) -> None:
-        for position, slot in membership.nonzero().tolist():
-            self.members[round].setdefault(slot, []).append(int(clients[position]))
+    def __call__(self, asked: Down, answer: Answer) -> None:
+        if asked.kind != self.kind or answer.chosen is None:
+            return
+        self.slots[asked.round] = answer.chosen.shape[1]
+        members = self.members.setdefault(asked.round, {})
+        for position, slot in answer.chosen.nonzero().tolist():
+            members.setdefault(slot, []).append(int(answer.up.clients[position]))
 
     def sizes(self) -> dict[tuple[int, int], int]:
         """How many clients stood behind each (round, cluster)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,23 +10,26 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation
-from coterie.errors import InvalidInput, require
+from coterie.errors import require
+from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
-from coterie.flow.guard import Sums
-from coterie.flow.protocol import Ask, Protocol, Replies, Server, State
+from coterie.flow.protocol import Protocol, Running, Server
 from coterie.learn.params import Params, flatten, map_leaves
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import Pool, RunFacts
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import TRAIN, Contributions, Published
 
 
 @dataclass(frozen=True)
 class Trainer(Protocol[State]):
     """The settings of every trainer.
 
-    A slot to which nobody contributed keeps its model. A client without data is not asked.
+    A slot to which nobody contributed keeps its model. A client without data is not asked. One that does not answer is
+    left out of that round; a round in which nobody answers leaves everything as it was.
     """
+
+    trains: ClassVar[bool] = True
 
     rounds: int = 100
     local: Local = field(default_factory=Local)
@@ -94,10 +96,11 @@ class ModelTrainer(Trainer[Models]):
     def start(self, server: Server) -> Models:
         return Models(0, Published(server.fresh(self.slots)))
 
-    def run(self, state: Models, server: Server) -> Generator[Ask[Models], Replies, Models]:
+    def run(self, state: Models, server: Server) -> Running[Models]:
         for round in range(state.round, self.rounds):
-            replies = yield Ask("train", round, server.sample(round, self.participation), state.published, state)
-            state = Models(round + 1, self.averaged(server.aggregate(replies, round), state.published))
+            chosen = server.sample(round, self.participation)
+            sums = yield from server.collect(Ask(TRAIN, round, chosen, state.published, state))
+            state = Models(round + 1, state.published if sums.empty else self.averaged(sums, state.published))
         return state
 
     def averaged(self, sums: Sums, previous: Published) -> Published:
@@ -114,8 +117,6 @@ def copies(models: Params, choice: Tensor) -> dict[str, Tensor]:
 
 def updates(sent: Contributions, models: Params, given: Tensor) -> Tensor:
     """(clients, length): how far each client moved from the slot that it was given."""
-    if sent.sealed:
-        raise InvalidInput("this protocol looks at each client's update; use it with a defence that does not seal them")
     moved = flatten(sent.values, leading=2)[:, 0]
     for slot, model in enumerate(flatten(models)):
         moved[given == slot] -= model

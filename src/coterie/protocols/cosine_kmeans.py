@@ -10,14 +10,15 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from coterie.errors import InvalidInput, require
+from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
-from coterie.flow.protocol import Ask, Replies, Server
+from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params
 from coterie.protocols.base import Trainer, copies, cosines, updates
 from coterie.rng import Rng
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import TRAIN, Contributions, Kind, Published
 
 
 @register
@@ -58,18 +59,29 @@ class CosineKMeans(Trainer[Groups]):
     def start(self, server: Server) -> Groups:
         return Groups(0, self._same(server.fresh(1)), torch.full((len(server.clients.sizes),), -1))
 
-    def run(self, state: Groups, server: Server) -> Generator[Ask[Groups], Replies, Groups]:
+    @property
+    def looks(self) -> str:
+        return "each client's update, to cluster by"
+
+    def run(self, state: Groups, server: Server) -> Running[Groups]:
         for round in range(state.round, self.rounds):
             clusters = state.origin is None and round >= self.warmup
             chosen = server.clients.present(round) if clusters else server.sample(round, self.participation)
             placed = replace(state, assignment=(yield from self.place(state, chosen)))
-            replies = yield Ask("train", round, chosen, state.published, state, self.sees(placed, chosen))
+            ask = Ask(TRAIN, round, chosen, state.published, state, self.sees(placed, chosen))
             if clusters:
-                sent = replies.whole()
+                sent = (yield ask).whole()
+                if sent is None or len(sent) < self.clusters <= len(
+                    chosen
+                ):  # too few answered: the next round clusters
+                    state = replace(placed, round=round + 1)
+                    continue
                 placed = self.clustered(state, sent, server.rng.child("k-means"))
                 membership = one_hot(placed.assignment[sent.ids], self.clusters).float()
-                replies = Replies(iter([replace(sent, membership=membership)]))
-            published = server.aggregate(replies, round).mean(state.published)
+                sums = server.add_up(replace(sent, membership=membership), round)
+            else:
+                sums = yield from server.collect(ask)
+            published = sums.mean(state.published)
             if round < self.warmup:  # one model for all: what slot 0 became
                 published = self._same(published.values)
             state = replace(placed, round=round + 1, published=published)
@@ -81,7 +93,9 @@ class CosineKMeans(Trainer[Groups]):
         new = chosen[state.assignment[chosen] < 0]
         assignment = state.assignment.clone()
         if state.origin is not None and state.directions is not None and len(new):
-            sent = (yield Ask("place", state.round, new, state.origin, state)).whole()
+            sent = (yield Ask(Kind("place"), state.round, new, state.origin, state)).whole()
+            if sent is None:
+                return assignment
             moved = updates(sent, state.origin.values, torch.zeros(len(sent), dtype=torch.int64))
             towards = normalize(moved, dim=1) @ normalize(state.directions, dim=1).T  # (newcomers, clusters)
             assignment[sent.ids] = towards.argmax(1)
@@ -114,7 +128,7 @@ class CosineKMeans(Trainer[Groups]):
     def sees(self, state: Groups, clients: Tensor) -> Tensor:
         return one_hot(state.assignment[clients].clamp_min(0), self.clusters).bool()
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         seen = cohort.seen(models)
-        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=kind)
+        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=str(kind))
         return self.contribution(cohort, trained, seen.float())

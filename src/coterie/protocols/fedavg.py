@@ -10,7 +10,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.learn.params import Params
 from coterie.protocols.base import ModelTrainer, copies
-from coterie.wire.messages import Contributions
+from coterie.wire.messages import Contributions, Kind
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class FedAvg(ModelTrainer):
     def slots(self) -> int:
         return 1
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         start = copies(models, torch.zeros(len(cohort), dtype=torch.int64))
         trained = cohort.train(start, self.local, guard, proximal=self._proximal)
         return self.contribution(cohort, trained, torch.ones(len(cohort), 1))

@@ -16,7 +16,7 @@ from coterie.flow.cohort import Cohort, segment_mean
 from coterie.flow.guard import ClientGuard
 from coterie.learn.params import Params, map_leaves, stack
 from coterie.protocols.base import ModelTrainer, copies
-from coterie.wire.messages import Contributions
+from coterie.wire.messages import Contributions, Kind
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class FedEM(ModelTrainer):
     def models_a_round(self) -> int:
         return self.components
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         shares = self.responsibilities(models, cohort)  # (rows, components), the E step
-        cohort.memory["mixture"] = segment_mean(shares, cohort.round_shards)
+        cohort.keep("mixture", segment_mean(shares, cohort.round_shards))
         trained = [  # the M step: each component on all data, weighted by its share in each example
             cohort.train(
                 copies(models, torch.full((len(cohort),), slot)),
@@ -57,9 +57,7 @@ class FedEM(ModelTrainer):
 
     def mixture(self, cohort: Cohort) -> Tensor:
         """(clients, components): what each client last found, or even shares for one that has not trained yet."""
-        even = torch.full((len(cohort), self.components), 1 / self.components)
-        known = cohort.memory.get("mixture", torch.full_like(even, torch.nan))
-        return torch.where(known.isnan(), even, known)
+        return cohort.recall("mixture", torch.full((len(cohort), self.components), 1 / self.components))
 
     def responsibilities(self, models: Params, cohort: Cohort) -> Tensor:
         """(rows, components): how likely each component is to have made each example."""
@@ -70,7 +68,6 @@ class FedEM(ModelTrainer):
     def choose(self, models: Params, cohort: Cohort) -> Tensor:
         """A newcomer predicts with the mixture that one E step on its data gives."""
         fresh = segment_mean(self.responsibilities(models, cohort), cohort.round_shards)
-        known = cohort.memory.get("mixture", torch.full_like(fresh, torch.nan))
-        chosen = torch.where(known.isnan(), fresh, known)
+        chosen = cohort.recall("mixture", fresh)
         empty = cohort.sizes.eq(0).unsqueeze(1)
         return torch.where(empty, torch.full_like(chosen, 1 / self.components), chosen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,13 +11,15 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.errors import InvalidInput, require
+from coterie.flow.ask import Ask, Sums
 from coterie.flow.cohort import Cohort
-from coterie.flow.guard import ClientGuard, Sums
-from coterie.flow.protocol import Ask, Replies, Server
+from coterie.flow.guard import ClientGuard
+from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params, map_leaves, stack
 from coterie.protocols.base import Models, ModelTrainer, copies
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import Contributions, Kind, Published
 
+CHOOSE = Kind("choose")
 VOTERS = 256  # clients that take part in choosing the start
 SETS = 500  # sets of models that they vote on
 VOTE_EXAMPLES = 20  # untrained models differ enough on a few examples
@@ -37,7 +39,8 @@ class Ifca(ModelTrainer):
     the rest is per cluster. Models that share leaves share them from the start: the average of layers that were drawn
     apart would be worth less than any of them.
 
-    A cluster that nobody chose keeps its model. A client without data predicts with the first cluster's.
+    A cluster that nobody chose keeps its model. A client without data predicts with the first cluster's. If nobody
+    votes on the start, it is a random one.
     """
 
     reveals: ClassVar[str] = "each round, the cluster whose model fits its raw data best"
@@ -65,19 +68,28 @@ class Ifca(ModelTrainer):
     def slots(self) -> int:
         return self.clusters
 
+    @property
+    def choices(self) -> int:
+        return self.clusters
+
+    @property
+    def looks(self) -> str:
+        plain = self.shared or self.average_gradients
+        return "the sums of all clusters in the clear, for shared layers and averaged gradients" if plain else ""
+
     def start(self, server: Server) -> Models:
         if self.candidates == 0:
             return Models(0, Published(self._sharing(server.fresh(self.clusters))))
         seeds = [server.rng.child("candidate", number).seed() for number in range(self.candidates)]
         return Models(0, Published({"seeds": torch.tensor([seeds])}))
 
-    def run(self, state: Models, server: Server) -> Generator[Ask[Models], Replies, Models]:
+    def run(self, state: Models, server: Server) -> Running[Models]:
         if "seeds" in state.published.values:
             voters = server.clients.present(0)[:VOTERS]
-            replies = yield Ask("choose", 0, voters, state.published, state)
-            votes = server.aggregate(replies, 0, "choose").values["votes"][0]  # (sets, clusters)
+            sums = yield from server.collect(Ask(CHOOSE, 0, voters, state.published, state))
             seeds = state.published.values["seeds"][0]
-            best = candidate_sets(seeds, self.clusters)[most_even(votes)]
+            sets = candidate_sets(seeds, self.clusters)
+            best = sets[0] if sums.empty else sets[most_even(sums.values["votes"][0])]  # votes (sets, clusters)
             state = Models(0, Published(self._drawn(server.init, seeds, best)))
         return (yield from super().run(state, server))
 
@@ -90,8 +102,6 @@ class Ifca(ModelTrainer):
         mean = sums.mean(previous)
         if not (self.shared or self.average_gradients):
             return mean
-        if mean.sealed:
-            raise InvalidInput("shared layers and gradient averaging need sums in the clear; this defence seals them")
         shares = (sums.weights / sums.weights.sum()).float()  # (clusters,)
         values = dict(mean.values)
         if self.average_gradients:  # Algorithm 1, option I divides by all clients, not by the cluster's
@@ -126,8 +136,8 @@ class Ifca(ModelTrainer):
 
     # -- the client's side ---------------------------------------------------------------------------------------
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
-        if kind == "choose":
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        if kind == CHOOSE:
             return self.votes(models["seeds"][0], cohort)
         choice = cohort.losses(models, self.choose_on).argmin(1)  # (clients,)
         trained = cohort.train(copies(models, choice), self.local, guard)
@@ -136,7 +146,7 @@ class Ifca(ModelTrainer):
     def votes(self, seeds: Tensor, cohort: Cohort) -> Contributions:
         """In every set of candidates, the one that fits the client best."""
         columns = [
-            cohort.losses(self._drawn(cohort.model.init, seeds, torch.tensor([index])), VOTE_EXAMPLES)
+            cohort.losses(self._drawn(cohort.trained.init, seeds, torch.tensor([index])), VOTE_EXAMPLES)
             for index in range(len(seeds))
         ]
         losses = torch.cat(columns, 1)[:, candidate_sets(seeds, self.clusters)]  # (clients, sets, clusters)

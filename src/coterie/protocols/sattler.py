@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, one_hot
 
 from coterie.errors import require
+from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
-from coterie.flow.protocol import Ask, Replies, Server
+from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params, map_leaves
 from coterie.protocols.base import Trainer, copies, cosines, updates
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import TRAIN, Contributions, Kind, Published
 
 
 @register
@@ -83,22 +84,31 @@ class Sattler(Trainer[Tree]):
         clients = len(server.clients.sizes)
         return Tree(0, Published(server.fresh(1)), torch.full((clients,), -1), torch.zeros(1, dtype=torch.int64), 0.0)
 
-    def run(self, state: Tree, server: Server) -> Generator[Ask[Tree], Replies, Tree]:
+    @property
+    def looks(self) -> str:
+        return "each client's update, to split clusters by"
+
+    def run(self, state: Tree, server: Server) -> Running[Tree]:
         for round in range(state.round, self.rounds):
             chosen = server.sample(round, self.participation)
             placed = replace(state, assignment=(yield from self.place(state, chosen)))
             sees = self.sees(placed, chosen)
-            replies = yield Ask("train", round, chosen, state.published, state, sees)
-            sent = replies.whole()
+            sent = (yield Ask(TRAIN, round, chosen, state.published, state, sees)).whole()
+            if sent is None:  # nobody answered
+                state = replace(placed, round=round + 1)
+                continue
             split = self.split(placed, sent)
             membership = one_hot(split.assignment[sent.ids], split.published.slots).float()
-            sums = server.aggregate(Replies(iter([replace(sent, membership=membership)])), round)
+            sums = server.add_up(replace(sent, membership=membership), round)
             state = replace(split, round=round + 1, published=sums.mean(split.published))
         everybody = server.clients.present(state.round)  # also those that were not asked since their cluster split
         return replace(state, assignment=(yield from self.place(state, everybody)))
 
     def place(self, state: Tree, chosen: Tensor) -> Generator[Ask[Tree], Replies, Tensor]:
-        """Newcomers walk down the tree: at each split they go to the side with which their update agrees more."""
+        """Newcomers walk down the tree: at each split they go to the side with which their update agrees more.
+
+        One that does not answer stays where it was asked, and is in that cluster from then on.
+        """
         assignment = state.assignment.clone()
         new = chosen[assignment[chosen] < 0]
         assignment[new] = 0
@@ -106,8 +116,9 @@ class Sattler(Trainer[Tree]):
             here = new[assignment[new] == split.parent]
             if len(here):
                 published = Published(map_leaves(lambda leaf: leaf.unsqueeze(0), split.model))
-                replies = yield Ask(f"place {split.child}", state.round, here, published, state)
-                sent = replies.whole()
+                sent = (yield Ask(Kind("place", split.child), state.round, here, published, state)).whole()
+                if sent is None:
+                    continue
                 moved = updates(sent, published.values, torch.zeros(len(sent), dtype=torch.int64))
                 right = cosine_similarity(moved, split.right, -1) > cosine_similarity(moved, split.left, -1)
                 assignment[sent.ids[right]] = split.child
@@ -139,9 +150,9 @@ class Sattler(Trainer[Tree]):
         """A client that is not placed yet is given the model at the root's left."""
         return one_hot(state.assignment[clients].clamp_min(0), state.published.slots).bool()
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         seen = cohort.seen(models)
-        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=kind)
+        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=str(kind))
         return self.contribution(cohort, trained, seen.float())
 
 

@@ -8,18 +8,21 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from torch import Tensor
 
 from coterie.errors import CannotWrite, InvalidInput, RunDamaged
+from coterie.flow.cohort import Memory
 from coterie.learn.params import Params
+from coterie.measure.witness import Witness
+from coterie.privacy.ledger import Row
 from coterie.wire.codec import decode, encode, register
+from coterie.wire.traffic import Traffic
 
 CHECKPOINT, RECORD, METRICS, MODELS, LOCK = "checkpoint.bin", "run.json", "metrics.jsonl", "models.npz", "lock"
 
@@ -30,8 +33,12 @@ class Checkpoint:
     """All that a run needs to go on as if it had never stopped."""
 
     state: Any
-    memory: dict[str, Tensor]  # what the clients keep
+    memory: dict[int, Memory]  # what the clients keep
     history: list[dict[str, Any]]
+    spent: tuple[Row, ...] = ()  # the ledger's entries
+    metrics: tuple[tuple[str, float, float], ...] = ()
+    traffic: Traffic = field(default_factory=Traffic)
+    witness: Witness | None = None  # what really was, for whoever scores attacks afterwards
 
 
 @contextmanager

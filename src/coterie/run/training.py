@@ -10,16 +10,20 @@ from typing import Any
 from torch import nn
 
 from coterie.data.federation import Federation
-from coterie.flow.drive import Tamperer, drive
-from coterie.flow.guard import Defence, Turn
-from coterie.flow.protocol import Ask, Protocol, Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.adversary import Adversary
+from coterie.flow.ask import Ask
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import Protocol
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params
 from coterie.measure.utility import Scores, evaluate
-from coterie.rng import Rng
+from coterie.measure.witness import Witness
+from coterie.privacy.ledger import Ledger
 from coterie.run.folder import Checkpoint, RunFolder
 from coterie.wire.tape import Tape
+from coterie.wire.traffic import Traffic
 
 Progress = Callable[[int, dict[str, Any] | None], None]
 """(rounds done, the newest measurement): called before each round and at the end."""
@@ -33,6 +37,8 @@ class Outcome:
     scores: Scores
     history: list[dict[str, Any]]
     state: Any
+    ledger: Ledger  # what was spent
+    traffic: Traffic  # what travelled
 
     @property
     def accuracy(self) -> float:
@@ -47,59 +53,78 @@ class Outcome:
 def train(
     protocol: Protocol[Any],
     federation: Federation,
-    model: Model | nn.Module | Callable[[], nn.Module],
+    model: Model | nn.Module | Callable[[], nn.Module] | None = None,
     *,
     seed: int = 0,
     defence: Defence | None = None,
     evaluate_every: int = 10,
     folder: RunFolder | None = None,
     tape: Tape | None = None,
-    tamperers: Sequence[Tamperer] = (),
+    adversaries: Sequence[Adversary] = (),
+    witness: Witness | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Run the protocol to its end, going on from the folder's checkpoint if it has one."""
-    model, defence, rng = as_model(model), defence or Defence(), Rng.seeded(seed)
+    """Run the protocol to its end, going on from the folder's checkpoint if it has one. Clusterings need no model."""
+    defence = defence or Defence()
     if folder is not None:
         defence = defence.kept_in(folder.path)
-    server = Server(population(federation), model.init, defence.server, rng.child("server"))
-    simulator = Simulator(protocol, federation, model, defence.client, rng.child("clients"), processes=processes)
-    with folder.held() if folder else nullcontext(), simulator:
+    ring = Ring(
+        protocol,
+        federation,
+        None if model is None else as_model(model),
+        defence,
+        Roots.seeded(seed),
+        tape,
+        adversaries,
+        witness,
+        processes=processes,
+    )
+    with folder.held() if folder else nullcontext(), ring:
         saved = folder.load() if folder else None
-        if saved is not None:
-            simulator.memory = dict(saved.memory)
-        history = list(saved.history) if saved else []
-        watcher = _Watcher(protocol, simulator, server, evaluate_every, folder, progress, history)
-        state = protocol.start(server) if saved is None else saved.state
-        state = drive(protocol, state, server, simulator, tape=tape, tamperers=tamperers, before_ask=watcher)
+        watcher = _Watcher(ring, evaluate_every, folder, progress, list(saved.history) if saved else [], witness)
+        if saved is None:
+            state = ring.run(before_ask=watcher)
+        else:
+            ring.ledger.enter(saved.spent)
+            ring.metrics.enter(saved.metrics)
+            ring.traffic = saved.traffic
+            if witness is not None and saved.witness is not None:
+                witness.slots, witness.members = saved.witness.slots, saved.witness.members
+            state = ring.run(saved.state, saved.memory, watcher)
         scores = watcher.finish(state)
-        models = simulator.guard.receive(protocol.result(state), Turn(state.round, simulator.rng))
+        models = ring.models(state)
         if folder is not None:
-            folder.save(Checkpoint(state, simulator.memory, watcher.history))
+            folder.save(watcher.checkpoint(state))
             folder.finish(models)
-    return Outcome(models, scores, watcher.history, state)
+    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic)
 
 
 @dataclass
 class _Watcher:
     """Measures, saves and tells, before each request goes out."""
 
-    protocol: Protocol[Any]
-    simulator: Simulator
-    server: Server
+    ring: Ring[Any]
     every: int
     folder: RunFolder | None
     progress: Progress | None
     history: list[dict[str, Any]]
+    witness: Witness | None
 
     def __call__(self, ask: Ask[Any]) -> None:
         measured = self.history[-1]["round"] if self.history else 0
         if ask.round > measured and ask.round % self.every == 0:  # a round may have several requests
             self._measure(ask.round, ask.state)
         if self.folder is not None:
-            self.folder.save(Checkpoint(ask.state, self.simulator.memory, self.history))
+            self.folder.save(self.checkpoint(ask.state))
         if self.progress is not None:
             self.progress(ask.round, self.history[-1] if self.history else None)
+
+    def checkpoint(self, state: Any) -> Checkpoint:
+        ring = self.ring
+        return Checkpoint(
+            state, ring.memory, self.history, ring.ledger.rows, ring.metrics.rows, ring.traffic, self.witness
+        )
 
     def finish(self, state: Any) -> Scores:
         scores = self._measure(state.round, state)
@@ -108,7 +133,8 @@ class _Watcher:
         return scores
 
     def _measure(self, round: int, state: Any) -> Scores:
-        scores = evaluate(self.simulator, self.protocol, state, self.server)
+        scores = evaluate(self.ring, state)
         if not self.history or self.history[-1]["round"] < round:
-            self.history.append({"round": round, "accuracy": scores.mean, "sizes": scores.sizes})
+            row = {"round": round, scores.measure: scores.mean, "sizes": scores.sizes}
+            self.history.append(row | self.ring.metrics.means())
         return scores

@@ -11,11 +11,12 @@ comes late stays masked. (To repeat the round without the drop-out would let the
 late message arrives.)
 
 Whoever colludes with the server knows only its own masks: any two honest members of a cluster still share one that
-hides them. What the server does learn is the sum itself, in the clear, unlike with CKKS. A cluster with fewer than
-three members is refused, since one colluding member could subtract itself and read the other.
+hides them, as long as masks connect those who are left, which each client checks before it answers. What the server
+does learn is the sum itself, in the clear, unlike with CKKS. A cluster with fewer than three members is left out,
+since one colluding member could subtract itself and read the other.
 
 All parties follow the protocol here (honest but curious); the server is trusted to relay public keys unchanged.
-Keys live for one round.
+Keys live for one round. A ``Party`` is one client's state from one exchange to the next.
 """
 
 from __future__ import annotations
@@ -36,15 +37,18 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
 from coterie.errors import InvalidInput, NotPermitted, require
-from coterie.seal import shamir as secret_sharing
+from coterie.seal import shamir
 from coterie.seal.cipher import binary
+from coterie.wire.codec import register
 
 Words = npt.NDArray[np.uint64]
 LEAST = 3  # members of a cluster
+KEY = 32  # bytes of a public key
 _BLOCK = 1 << 15  # words masked at a time, so that they stay in the cache
 _ZEROS = bytes(8 * _BLOCK)
 
 
+@register
 @dataclass(frozen=True)
 class Roster:
     """Who takes part in the round, and who is in which mingled cluster: public."""
@@ -59,7 +63,8 @@ class Roster:
     def of(ids: Sequence[int], membership: Tensor, neighbours: int | None = None) -> Roster:
         flags = binary(membership, ids)
         members = tuple(
-            tuple(sorted(client for client, inside in zip(ids, column.tolist()) if inside)) for column in flags.T
+            tuple(sorted(client for client, inside in zip(ids, column.tolist(), strict=True) if inside))
+            for column in flags.T
         )
         return Roster(members, tuple(sorted(ids)), neighbours)
 
@@ -71,18 +76,12 @@ class Roster:
             self.neighbours,
             "must be even and at least 2, or None for all pairs",
         )
-        self.require_enough(self.ids)
 
-    def require_enough(self, present: Iterable[int]) -> None:
+    def masked_by(self, present: Iterable[int]) -> Roster:
+        """Those of the clients that can mask, cluster by cluster; one with fewer than three of them is left out."""
         here = set(present)
-        for slot, members in enumerate(self.members):
-            count = len(here.intersection(members))
-            require(
-                count == 0 or count >= LEAST,
-                f"members of cluster {slot}",
-                count,
-                f"must be at least {LEAST}, or one colluding member reads the other; mingle more or skip the cluster",
-            )
+        kept = [tuple(client for client in members if client in here) for members in self.members]
+        return Roster(tuple(members if len(members) >= LEAST else () for members in kept), self.ids, self.neighbours)
 
     @property
     def threshold(self) -> int:
@@ -100,6 +99,25 @@ class Roster:
         reach = self.neighbours // 2
         return [members[(at + step) % count] for step in range(-reach, reach + 1) if step != 0]
 
+    def exposed(self, survivors: Iterable[int]) -> str:
+        """What the sums over these survivors would give away; empty if nothing but themselves."""
+        here = set(survivors)
+        for slot, members in enumerate(self.members):
+            left = [client for client in members if client in here]
+            if 0 < len(left) < LEAST:
+                return f"cluster {slot} has {len(left)} left, fewer than {LEAST}"
+            if left and not self._connected(left, slot):
+                return f"cluster {slot} falls apart into groups that share no mask"
+        return ""
+
+    def _connected(self, left: Sequence[int], slot: int) -> bool:
+        here, reached, todo = set(left), {left[0]}, [left[0]]
+        while todo:
+            fresh = here.intersection(self.partners(todo.pop(), slot)) - reached
+            reached |= fresh
+            todo += fresh
+        return reached == here
+
 
 @dataclass(frozen=True)
 class Advert:
@@ -108,119 +126,130 @@ class Advert:
     masks: bytes
     shares: bytes
 
+    def to_bytes(self) -> bytes:
+        return self.masks + self.shares
 
-@dataclass(frozen=True)
-class Answer:
-    """A survivor's shares: of the seeds of survivors and the mask keys of drop-outs."""
-
-    holder: int
-    shares: Mapping[int, secret_sharing.Shares] = field(repr=False)
+    @staticmethod
+    def from_bytes(data: bytes) -> Advert:
+        require(len(data) == 2 * KEY, "bytes of an advert", len(data), f"must be {2 * KEY}")
+        return Advert(data[:KEY], data[KEY:])
 
 
+@register
+@dataclass
 class Party:
     """One client in one round. Its secrets come from the operating system and die with it."""
 
-    def __init__(self, client: int, roster: Roster) -> None:
-        self.client, self.roster = client, roster
-        self._masks, self._boxes = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self._seed = secrets.token_bytes(secret_sharing.SECRET)
-        self._held: dict[int, secret_sharing.Shares] = {}  # of each client: (seed | mask key, limbs)
-        self._agreed: dict[int, bytes] = {}  # with each client: one key for both directions, told apart by the nonce
-        self._answered: tuple[frozenset[int], Answer] | None = None
-        self.advert = Advert(self._masks.public_key().public_bytes_raw(), self._boxes.public_key().public_bytes_raw())
+    client: int
+    mask_key: bytes = field(default_factory=lambda: X25519PrivateKey.generate().private_bytes_raw(), repr=False)
+    box_key: bytes = field(default_factory=lambda: X25519PrivateKey.generate().private_bytes_raw(), repr=False)
+    seed: bytes = field(default_factory=lambda: secrets.token_bytes(shamir.SECRET), repr=False)
+    held: dict[int, shamir.Shares] = field(default_factory=dict, repr=False)  # of each client: (seed | mask key, limbs)
+    agreed: dict[int, bytes] = field(default_factory=dict, repr=False)  # with each client, for boxes either way
+    answered: tuple[int, ...] | None = None  # for which survivors it has opened
 
-    def share(self, adverts: Mapping[int, Advert]) -> dict[int, bytes]:
+    @property
+    def advert(self) -> Advert:
+        return Advert(_public(self.mask_key), _public(self.box_key))
+
+    def share(self, roster: Roster, adverts: Mapping[int, Advert]) -> dict[int, bytes]:
         """Shares of this client's seed and mask key, one sealed box for each other client."""
-        both = [self._seed, self._masks.private_bytes_raw()]
-        shares = secret_sharing.split(both, len(self.roster.ids), self.roster.threshold)
+        shares = shamir.split([self.seed, self.mask_key], len(roster.ids), roster.threshold)
         boxes = {}
-        for holder, share in zip(self.roster.ids, shares):
+        for holder, share in zip(roster.ids, shares, strict=True):
             if holder == self.client:
-                self._held[holder] = share
+                self.held[holder] = share
             else:
-                boxes[holder] = self._box(holder, adverts).encrypt(
-                    self.client.to_bytes(12, "little"), share.astype("<u4").tobytes(), None
-                )
+                plain = share.astype("<u4").tobytes()
+                boxes[holder] = self._box(holder, adverts).encrypt(self.client.to_bytes(12, "little"), plain, None)
         return boxes
 
     def receive(self, sender: int, box: bytes, adverts: Mapping[int, Advert]) -> None:
         try:
             opened = self._box(sender, adverts).decrypt(sender.to_bytes(12, "little"), box, None)
-        except InvalidTag:
+        except (InvalidTag, KeyError):
             raise InvalidInput(
                 f"box of client {sender}={len(box)} bytes was not sealed for client {self.client}; ask for it again"
             ) from None
-        self._held[sender] = np.frombuffer(opened, "<u4").astype(np.int64).reshape(2, secret_sharing.LIMBS)
+        require(len(opened) == 8 * shamir.LIMBS, "bytes of a share", len(opened), f"must be {8 * shamir.LIMBS}")
+        self.held[sender] = np.frombuffer(opened, "<u4").astype(np.int64).reshape(2, shamir.LIMBS)
 
     def _box(self, other: int, adverts: Mapping[int, Advert]) -> ChaCha20Poly1305:
-        if other not in self._agreed:
-            self._agreed[other] = _agree(self._boxes, adverts[other].shares, b"box")
-        return ChaCha20Poly1305(self._agreed[other])
+        """One key for both directions, told apart by the nonce."""
+        if other not in self.agreed:
+            self.agreed[other] = _agree(self.box_key, adverts[other].shares, b"box")
+        return ChaCha20Poly1305(self.agreed[other])
 
-    def mask(self, words: Words, slot: int, adverts: Mapping[int, Advert]) -> Words:
+    def mask(self, words: Words, slot: int, roster: Roster, adverts: Mapping[int, Advert]) -> Words:
         """What this client sends for one cluster: uniform to everyone who lacks one of its masks."""
         masked = words.copy()
-        _add_stream(masked, self._seed, slot, subtract=False)
-        for partner in self.roster.partners(self.client, slot):
-            key = _agree(self._masks, adverts[partner].masks, b"mask")
+        _add_stream(masked, self.seed, slot, subtract=False)
+        for partner in roster.partners(self.client, slot):
+            key = _agree(self.mask_key, adverts[partner].masks, b"mask")
             _add_stream(masked, key, slot, subtract=partner < self.client)
         return masked
 
-    def answer(self, survivors: Iterable[int]) -> Answer:
+    def answer(self, survivors: Iterable[int], roster: Roster) -> dict[int, shamir.Shares]:
         """The shares that open the sums over these clients. One question a round: a second one would open more."""
-        asked = frozenset(survivors)
-        if self._answered is not None and self._answered[0] != asked:
-            raise NotPermitted(f"survivors={sorted(asked)} differ from those first asked about; one answer a round")
+        asked = tuple(sorted(set(survivors)))
+        if self.answered is not None and self.answered != asked:
+            raise NotPermitted(f"survivors={list(asked)} differ from those first asked about; one answer a round")
         require(
-            self.client in asked and len(asked) >= self.roster.threshold and asked <= set(self.roster.ids),
+            self.client in asked and len(asked) >= roster.threshold and set(asked) <= set(roster.ids),
             "survivors",
-            sorted(asked),
-            f"must be at least {self.roster.threshold} of the round's clients; repeat the round with fresh keys",
+            list(asked),
+            f"must be at least {roster.threshold} of the round's clients; repeat the round with fresh keys",
         )
-        self.roster.require_enough(asked)
+        if exposed := roster.exposed(asked):
+            raise NotPermitted(f"survivors={list(asked)} would be read: {exposed}; leave this round out")
+        self.answered = asked
         # Index 0 is the seed, given for survivors; index 1 the mask key, given for drop-outs. Never both.
-        shares = {client: held[0 if client in asked else 1] for client, held in self._held.items()}
-        self._answered = (asked, Answer(self.client, shares))
-        return self._answered[1]
+        return {client: shares[0 if client in asked else 1] for client, shares in self.held.items()}
 
 
 def unmask(
     sums: Mapping[int, Words],
     roster: Roster,
     adverts: Mapping[int, Advert],
-    answers: Sequence[Answer],
+    answers: Mapping[int, Mapping[int, shamir.Shares]],
     survivors: Iterable[int],
 ) -> dict[int, Words]:
-    """The server's part: the plain sums of each cluster, from the masked sums over the survivors."""
-    here = sorted(set(survivors))
+    """The server's part: the plain sums of each cluster, from the masked sums over the survivors.
+
+    ``answers`` are by holder; only clients that shared their secrets (whom every holder holds) are in the sums.
+    """
+    here = set(survivors)
     require(
         len(answers) >= roster.threshold,
         "answers",
         len(answers),
         f"must be at least {roster.threshold}; wait for more clients or repeat the round",
     )
-    used = sorted(answers, key=lambda answer: answer.holder)[: roster.threshold]
-    places = [roster.ids.index(answer.holder) for answer in used]
-    shares = np.stack([np.stack([answer.shares[client] for client in roster.ids]) for answer in used])
-    opened = dict(zip(roster.ids, secret_sharing.combine(places, shares)))
+    holders = sorted(answers)[: roster.threshold]
+    masked = sorted({client for members in roster.members for client in members})
+    shares = np.stack([np.stack([answers[holder][client] for client in masked]) for holder in holders])
+    opened = dict(zip(masked, shamir.combine([roster.ids.index(holder) for holder in holders], shares), strict=True))
     plain = {slot: words.copy() for slot, words in sums.items()}
-    for client in roster.ids:
+    for client in masked:
         slots = [slot for slot in roster.slots_of(client) if slot in plain]
         if client in here:
             for slot in slots:
                 _add_stream(plain[slot], opened[client], slot, subtract=True)
             continue
-        private = X25519PrivateKey.from_private_bytes(opened[client])
         for slot in slots:
-            for partner in set(roster.partners(client, slot)).intersection(here):
+            for partner in here.intersection(roster.partners(client, slot)):
                 # The partner's mask towards the drop-out has nothing to cancel it: take it away.
-                key = _agree(private, adverts[partner].masks, b"mask")
+                key = _agree(opened[client], adverts[partner].masks, b"mask")
                 _add_stream(plain[slot], key, slot, subtract=partner < client)
     return plain
 
 
-def _agree(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
-    shared = private.exchange(X25519PublicKey.from_public_bytes(public))
+def _public(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def _agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
+    shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     return hashlib.blake2b(shared, digest_size=32, person=b"coterie " + purpose).digest()
 
 

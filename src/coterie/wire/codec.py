@@ -49,6 +49,13 @@ def encode(value: Any) -> bytes:
     return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *blobs])
 
 
+def encoded_length(value: Any) -> int:
+    """How long ``encode`` would make it, without copying what it holds."""
+    blobs: list[bytes | memoryview] = []
+    header = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
+    return len(MAGIC) + 8 + len(header) + sum(len(blob) for blob in blobs)
+
+
 def decode(data: bytes | memoryview) -> Any:
     view = memoryview(data)
     if bytes(view[:8]) != MAGIC:

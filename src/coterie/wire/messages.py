@@ -1,19 +1,47 @@
-"""What travels between server and clients. Axis 0 of every client tensor is the client."""
+"""What travels. Every message is a frozen value of registered parts, for one client or for many at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from coterie.errors import require
+from coterie.errors import InvalidInput, require
 from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 Params = Mapping[str, Tensor]
 """Named tensors: the leaves of a model, or statistics that add up."""
+
+
+@register
+@dataclass(frozen=True)
+class Kind:
+    """What is asked or answered. A request that is repeated within a run has a ``step``; a ``part`` is one exchange of
+    several that a guard needs for one request."""
+
+    name: str
+    step: int = 0
+    part: str = ""
+
+    def __str__(self) -> str:
+        return self.name + (f" {self.step}" if self.step else "") + (f"/{self.part}" if self.part else "")
+
+    @staticmethod
+    def of(kind: str | Kind) -> Kind:
+        """From the text that a recording or a user writes: ``train``, ``lloyd 2``, ``train/masked``."""
+        if isinstance(kind, Kind):
+            return kind
+        found = re.fullmatch(r"(\w+)(?: (\d+))?(?:/(\w+))?", kind)
+        if found is None:
+            raise InvalidInput(f"kind {kind!r} must be a word, and where it applies a number and a part: 'lloyd 2'")
+        return Kind(found[1], int(found[2] or 0), found[3] or "")
+
+
+TRAIN = Kind("train")
 
 
 @register
@@ -26,22 +54,25 @@ class Contributions:
     weights: Tensor  # (clients,)
     membership: Tensor  # (clients, slots): ones, one-hot, soft or mingled
     sealed: Mapping[str, SealedBatch] = field(default_factory=dict)
+    notes: tuple[bytes, ...] = ()  # one a client: what its guard has to say to the server's
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def pick(self, positions: Tensor) -> Contributions:
         """The contributions at these positions of axis 0."""
+        chosen = positions.tolist()
         return Contributions(
             self.ids[positions],
             {name: leaf[positions] for name, leaf in self.values.items()},
             self.weights[positions],
             self.membership[positions],
-            {name: batch.pick(positions.tolist()) for name, batch in self.sealed.items()},
+            {name: batch.pick(chosen) for name, batch in self.sealed.items()},
+            tuple(self.notes[position] for position in chosen) if self.notes else (),
         )
 
     @staticmethod
-    def join(parts: list[Contributions]) -> Contributions:
+    def join(parts: Sequence[Contributions]) -> Contributions:
         """One object for several groups of clients, in the order given."""
         first = parts[0]
         return Contributions(
@@ -50,7 +81,22 @@ class Contributions:
             torch.cat([part.weights for part in parts]),
             torch.cat([part.membership for part in parts]),
             {name: SealedBatch.join([part.sealed[name] for part in parts]) for name in first.sealed},
+            tuple(note for part in parts for note in part.notes),
         )
+
+    def put(self, positions: Tensor, others: Contributions) -> Contributions:
+        """The same with these positions' answers replaced; ``others`` are of the same clients, in order."""
+        require(
+            others.ids.tolist() == self.ids[positions].tolist(),
+            "clients that answer",
+            others.ids.tolist(),
+            f"must be {self.ids[positions].tolist()}: what they send may change, not who sends it",
+        )
+        stays = torch.ones(len(self), dtype=torch.bool)
+        stays[positions] = False
+        rest = stays.nonzero().flatten()
+        both = Contributions.join([self.pick(rest), others]) if len(rest) else others
+        return both.pick(torch.cat([rest, positions]).argsort())
 
 
 @register
@@ -67,7 +113,7 @@ class Published:
     def slots(self) -> int:
         if self.values:
             return next(iter(self.values.values())).shape[0]
-        return next(iter(self.sealed.values())).slots
+        return next(iter(self.sealed.values())).slots if self.sealed else 0
 
     @property
     def origin(self) -> Published | None:
@@ -89,21 +135,51 @@ class Published:
 
 @register
 @dataclass(frozen=True)
-class Envelope:
-    """One message to or from a group of clients."""
+class Down:
+    """A message to a group of clients: a part for all of them, and where a guard needs it a part for each."""
 
-    kind: str  # what is asked or answered: "train", "choose", "statistics", ...
+    kind: Kind
     round: int
-    clients: Tensor  # (clients,) to whom it goes, or from whom it comes
-    payload: Published | Contributions
+    clients: Tensor  # (clients,) to whom it goes
+    published: Published
     sees: Tensor | None = None  # (clients, slots) bool: which slots each client is given; None: all
+    common: bytes = b""  # what the server's guard tells all of them
+    each: tuple[bytes, ...] = ()  # and what it tells each, in the order of clients
+
+    def pick(self, positions: Tensor) -> Down:
+        """The part of this message that concerns the clients at these positions."""
+        sees = None if self.sees is None else self.sees[positions]
+        each = tuple(self.each[position] for position in positions.tolist()) if self.each else ()
+        return replace(self, clients=self.clients[positions], sees=sees, each=each)
+
+    def slots(self, positions: Tensor) -> Tensor:
+        """The slots that the clients at these positions are given between them."""
+        if self.sees is None:
+            return torch.arange(self.published.slots)
+        return self.sees[positions].any(0).nonzero().flatten()
+
+    def to_one(self, position: int) -> Down:
+        """What one client is sent: the slots that it is given, and no others."""
+        here = torch.tensor([position])
+        return replace(self.pick(here), published=self.published.pick(self.slots(here)))
+
+
+@register
+@dataclass(frozen=True)
+class Up:
+    """A message from a group of clients."""
+
+    kind: Kind
+    round: int
+    sent: Contributions
 
     @property
-    def down(self) -> bool:
-        return isinstance(self.payload, Published)
+    def clients(self) -> Tensor:
+        """(clients,) from whom it comes."""
+        return self.sent.ids
 
-    def pick(self, positions: Tensor) -> Envelope:
-        """The part of this message that concerns the clients at these positions."""
-        payload = self.payload.pick(positions) if isinstance(self.payload, Contributions) else self.payload
-        sees = None if self.sees is None else self.sees[positions]
-        return replace(self, clients=self.clients[positions], payload=payload, sees=sees)
+    def pick(self, positions: Tensor) -> Up:
+        return replace(self, sent=self.sent.pick(positions))
+
+
+Message = Down | Up

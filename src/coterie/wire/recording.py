@@ -22,25 +22,25 @@ from torch import Tensor
 
 from coterie.errors import CannotWrite, InvalidInput, NotPermitted
 from coterie.wire.codec import decode, encode, register
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.messages import Contributions, Down, Kind, Message, Published, Up
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 Arrays = Mapping[str, NDArray[Any]]
 LEAF, SEALED, OURS = "leaf/", "sealed/", "coterie/"
 
 
-def save(envelope: Envelope, path: Path) -> None:
+def save(message: Message, path: Path) -> None:
     partial = path.with_suffix(".part")
     try:
         with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **to_arrays(envelope))
+            np.savez(file, allow_pickle=False, **to_arrays(message))
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise CannotWrite(f"cannot record {path}: {error.strerror}; make room or record elsewhere") from error
 
 
-def load(path: Path) -> Envelope:
+def load(path: Path) -> Message:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -51,44 +51,60 @@ def load(path: Path) -> Envelope:
         ) from error
 
 
-def to_arrays(envelope: Envelope) -> dict[str, NDArray[Any]]:
-    payload = envelope.payload
-    arrays: dict[str, NDArray[Any]] = {"round": np.array(envelope.round), "kind": np.array(envelope.kind)}
-    arrays |= {LEAF + name: leaf.numpy() for name, leaf in payload.values.items()}
-    if isinstance(payload, Contributions):
-        arrays |= {"ids": payload.ids.numpy(), "weights": payload.weights.numpy()}
-        arrays["membership"] = payload.membership.numpy()
-    else:
-        arrays["clients"] = envelope.clients.numpy()
-        if payload.sizes is not None:
-            arrays["sizes"] = payload.sizes.numpy()
-        if payload.previous is not None:
-            arrays[OURS + "previous"] = _bytes(payload.previous)
-    if envelope.sees is not None:
-        arrays["sees"] = envelope.sees.numpy()
-    return arrays | {OURS + SEALED + name: _bytes(sealed) for name, sealed in payload.sealed.items()}
+def to_arrays(message: Message) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {"round": np.array(message.round), "kind": np.array(str(message.kind))}
+    if isinstance(message, Up):
+        sent = message.sent
+        arrays |= {LEAF + name: leaf.numpy() for name, leaf in sent.values.items()}
+        arrays |= {"ids": sent.ids.numpy(), "weights": sent.weights.numpy(), "membership": sent.membership.numpy()}
+        if sent.notes:
+            arrays[OURS + "notes"] = _bytes(sent.notes)
+        return arrays | {OURS + SEALED + name: _bytes(sealed) for name, sealed in sent.sealed.items()}
+    published = message.published
+    arrays |= {LEAF + name: leaf.numpy() for name, leaf in published.values.items()}
+    arrays["clients"] = message.clients.numpy()
+    if published.sizes is not None:
+        arrays["sizes"] = published.sizes.numpy()
+    if published.previous is not None:
+        arrays[OURS + "previous"] = _bytes(published.previous)
+    if message.common or message.each:
+        arrays[OURS + "notes"] = _bytes((message.common, message.each))
+    if message.sees is not None:
+        arrays["sees"] = message.sees.numpy()
+    return arrays | {OURS + SEALED + name: _bytes(sealed) for name, sealed in published.sealed.items()}
 
 
-def from_arrays(arrays: Arrays) -> Envelope:
-    values = {name[len(LEAF) :]: torch.from_numpy(leaf) for name, leaf in arrays.items() if name.startswith(LEAF)}
-    sees = _tensor(arrays, "sees")
-    head = str(arrays["kind"]), int(arrays["round"])
-    if "ids" not in arrays:
-        previous = decode(arrays[OURS + "previous"].tobytes()) if OURS + "previous" in arrays else None
-        sums = {name: sealed for name, sealed in _sealed(arrays).items() if isinstance(sealed, SealedSum)}
-        published = Published(values, _tensor(arrays, "sizes"), sums, previous)
-        return Envelope(*head, torch.from_numpy(arrays["clients"]), published, sees)
+def from_arrays(arrays: Arrays) -> Message:
+    kind, round = Kind.of(str(arrays["kind"])), int(arrays["round"])
+    return _down(arrays, kind, round) if "ids" not in arrays else _up(arrays, kind, round)
+
+
+def _down(arrays: Arrays, kind: Kind, round: int) -> Down:
+    previous = decode(arrays[OURS + "previous"].tobytes()) if OURS + "previous" in arrays else None
+    sums = {name: sealed for name, sealed in _sealed(arrays).items() if isinstance(sealed, SealedSum)}
+    published = Published(_leaves(arrays), _tensor(arrays, "sizes"), sums, previous)
+    common, each = decode(arrays[OURS + "notes"].tobytes()) if OURS + "notes" in arrays else (b"", ())
+    return Down(kind, round, torch.from_numpy(arrays["clients"]), published, _tensor(arrays, "sees"), common, each)
+
+
+def _up(arrays: Arrays, kind: Kind, round: int) -> Up:
     ids = torch.from_numpy(arrays["ids"])
     batches = {name: sealed for name, sealed in _sealed(arrays).items() if isinstance(sealed, SealedBatch)}
     weights, membership = _tensor(arrays, "weights"), _tensor(arrays, "membership")
+    notes = decode(arrays[OURS + "notes"].tobytes()) if OURS + "notes" in arrays else ()
     sent = Contributions(
         ids,
-        values,
+        _leaves(arrays),
         torch.ones(len(ids)) if weights is None else weights,
         torch.ones(len(ids), 1) if membership is None else membership,
         batches,
+        notes,
     )
-    return Envelope(*head, ids, sent, sees)
+    return Up(kind, round, sent)
+
+
+def _leaves(arrays: Arrays) -> dict[str, Tensor]:
+    return {name[len(LEAF) :]: torch.from_numpy(leaf) for name, leaf in arrays.items() if name.startswith(LEAF)}
 
 
 def _tensor(arrays: Arrays, name: str) -> Tensor | None:

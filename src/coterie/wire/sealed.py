@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -22,6 +22,8 @@ SHARED_KEY = "shared key"
 
 class SealedBatch(ABC):
     """One ciphertext a client, all for the same named value."""
+
+    stands_in: ClassVar[bool] = False  # not what would travel: it stands for something of ``nbytes``
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -52,6 +54,8 @@ class SealedBatch(ABC):
 
 class SealedSum(ABC):
     """One encrypted sum a slot."""
+
+    stands_in: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -13,7 +13,7 @@ import torch
 
 from coterie.errors import require
 from coterie.wire import recording
-from coterie.wire.messages import Envelope
+from coterie.wire.messages import Down, Kind, Message, Published
 from coterie.wire.view import ThreatModel, View
 
 
@@ -22,14 +22,14 @@ class _Entry:
     """Where a message is, and who may read it: the contents stay on disk where there is a folder."""
 
     round: int
-    kind: str
+    kind: Kind
     down: bool
     readers: frozenset[ThreatModel]
-    load: Callable[[], Envelope]
+    load: Callable[[], Message]
 
 
 class Tape:
-    """Records envelopes, in memory or in a folder (see ``recording``), and builds the adversaries' views.
+    """Records messages, in memory or in a folder (see ``recording``), and builds the adversaries' views.
 
     In memory it grows with every message: a whole server's tape of a large model belongs in a folder. A request that is
     asked again (a killed run goes on) replaces what was recorded from there on.
@@ -53,13 +53,14 @@ class Tape:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def record(self, envelope: Envelope) -> None:
-        if envelope.down:
-            self._forget(envelope)
-        readable = torch.cat([threat.positions(envelope) for threat in self.threats]).unique()
+    def record(self, message: Message, goes_on: bool = False) -> None:
+        """``goes_on``: a further part of a request, for other clients, where not all were sent the same."""
+        if isinstance(message, Down) and not goes_on:
+            self._forget(message)
+        readable = torch.cat([threat.positions(message) for threat in self.threats]).unique()
         if not len(readable):
             return
-        kept = envelope if len(readable) == len(envelope.clients) else envelope.pick(readable)
+        kept: Message = message if len(readable) == len(message.clients) else message.pick(readable)
         if self.folder is None:
             self._entries.append(self._entry(kept, lambda: kept))
             return
@@ -67,26 +68,34 @@ class Tape:
         recording.save(kept, path)
         self._entries.append(self._entry(kept, partial(recording.load, path)))
 
-    def view(self, threat: ThreatModel, keys: Mapping[str, Any] | None = None) -> View:
-        """What this adversary saw; only threat models that the tape was made for have all of it."""
+    def view(
+        self,
+        threat: ThreatModel,
+        keys: Mapping[str, Any] | None = None,
+        opener: Callable[[Published], Published] | None = None,
+    ) -> View:
+        """What this adversary saw; only threat models that the tape was made for have all of it.
+
+        Whoever is a client, or holds its key, opens what is published as clients do: ``opener``.
+        """
         require(
             threat in self.threats,
             "threat",
             threat.name,
             f"was not declared when the tape was made; it has {[known.name for known in self.threats]}",
         )
-        index: dict[tuple[int, str, bool], list[Callable[[], Envelope]]] = defaultdict(list)
+        index: dict[tuple[int, Kind, bool], list[Callable[[], Message]]] = defaultdict(list)
         for entry in self._entries:
             if threat in entry.readers:
                 index[entry.round, entry.kind, entry.down].append(entry.load)
         held = {name: key for name, key in (keys or {}).items() if name in threat.keys}
-        return View(threat, dict(index), held)
+        return View(threat, dict(index), held, opener if threat.clients or held else None)
 
-    def _entry(self, envelope: Envelope, load: Callable[[], Envelope]) -> _Entry:
-        readers = frozenset(threat for threat in self.threats if len(threat.positions(envelope)))
-        return _Entry(envelope.round, envelope.kind, envelope.down, readers, load)
+    def _entry(self, message: Message, load: Callable[[], Message]) -> _Entry:
+        readers = frozenset(threat for threat in self.threats if len(threat.positions(message)))
+        return _Entry(message.round, message.kind, isinstance(message, Down), readers, load)
 
-    def _forget(self, again: Envelope) -> None:
+    def _forget(self, again: Down) -> None:
         """Drop this request, if it was asked before, and all that came after it."""
         for position, entry in enumerate(self._entries):
             if (entry.round, entry.kind, entry.down) == (again.round, again.kind, True):

@@ -2,38 +2,77 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.errors import InvalidInput, NotPermitted
-from coterie.wire.messages import Contributions, Envelope, Params, Published
+from coterie.errors import InvalidInput, NotPermitted, require
+from coterie.wire.messages import TRAIN, Contributions, Down, Kind, Message, Params, Published, Up
+
+
+class Entries(Enum):
+    """Which entries of a tapped upload are read, where it is not all of them."""
+
+    RANDOM = "at random"
+    LAYERS = "whole leaves, from the first"
+    LAST = "whole leaves, from the last"
 
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """Which parties an adversary controls or taps, which keys it holds, and what it must know besides."""
+    """Which seats an adversary has, which keys it holds, and what it must know besides.
+
+    ``clients`` are its own (an *insider*), ``taps`` are others' links of which it reads a ``share`` of what is sent up
+    (*on the wire*), and ``server`` is the *server's* seat, which reads everything that is sent up and published.
+    """
 
     name: str
-    server: bool = False  # reads everything that is sent up and published
-    clients: frozenset[int] = frozenset()  # reads what these are given and send
-    taps: frozenset[int] = frozenset()  # reads the links of these clients without being them
+    server: bool = False
+    clients: frozenset[int] = frozenset()
+    taps: frozenset[int] = frozenset()
     keys: frozenset[str] = frozenset()
     knows: str = ""  # auxiliary knowledge, in words
+    share: float = 1.0
+    entries: Entries = Entries.RANDOM
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.share <= 1, "share", self.share, "must lie in [0, 1]; it is how much of a tapped link is read"
+        )
 
     @property
     def parties(self) -> frozenset[int]:
         return self.clients | self.taps
 
-    def positions(self, envelope: Envelope) -> Tensor:
-        """Which of an envelope's clients this adversary can read."""
+    def positions(self, message: Message) -> Tensor:
+        """Which of a message's clients this adversary can read."""
         if self.server:
-            return torch.arange(len(envelope.clients))
-        mine = [position for position, client in enumerate(envelope.clients.tolist()) if client in self.parties]
+            return torch.arange(len(message.clients))
+        mine = [position for position, client in enumerate(message.clients.tolist()) if client in self.parties]
         return torch.tensor(mine, dtype=torch.int64)
+
+    def reads(self, values: Params) -> dict[str, Tensor]:
+        """Of one client's tapped leaves, which entries this adversary reads: the same in every round."""
+        if self.entries is Entries.RANDOM:
+            return {name: _coins(self.name, name, leaf, self.share) for name, leaf in values.items()}
+        names = list(values) if self.entries is Entries.LAYERS else list(values)[::-1]
+        left = self.share * sum(leaf.numel() for leaf in values.values())
+        read = {}
+        for name in names:
+            left -= values[name].numel()
+            read[name] = torch.full(values[name].shape, left >= 0)
+        return read
+
+
+def _coins(adversary: str, name: str, leaf: Tensor, share: float) -> Tensor:
+    seed = hashlib.blake2b(f"{adversary}/{name}".encode(), digest_size=4).digest()
+    draws = torch.Generator().manual_seed(int.from_bytes(seed, "little"))
+    return torch.rand(leaf.shape, generator=draws) < share
 
 
 @dataclass(frozen=True)
@@ -54,46 +93,61 @@ class View:
     """All that an attack is handed. Reaching further raises ``NotPermitted``."""
 
     threat: ThreatModel
-    _index: Mapping[tuple[int, str, bool], Sequence[Callable[[], Envelope]]]  # by (round, kind, down)
+    _index: Mapping[tuple[int, Kind, bool], Sequence[Callable[[], Message]]]  # by (round, kind, down)
     _keys: Mapping[str, Any] = field(default_factory=dict)
+    _open: Callable[[Published], Published] | None = None  # how its own clients open what is sealed for them
 
-    def kinds(self) -> list[str]:
+    def kinds(self) -> list[Kind]:
         """The kinds of request from which anything was seen."""
-        return sorted({kind for _, kind, _ in self._index})
+        return sorted({kind for _, kind, _ in self._index}, key=str)
 
-    def rounds(self, kind: str = "train") -> list[int]:
+    def rounds(self, kind: Kind | str = TRAIN) -> list[int]:
         """The rounds of this kind from which anything was seen."""
-        return sorted({round for round, of_kind, _ in self._index if of_kind == kind})
+        wanted = Kind.of(kind)
+        return sorted({round for round, of_kind, _ in self._index if of_kind == wanted})
 
-    def received(self, round: int, kind: str = "train") -> Received:
-        """What the server published in this round, as far as this adversary was given it."""
-        found = self._all(round, kind, down=True)
+    def first(self, kind: Kind | str = TRAIN) -> int:
+        """The first round of this kind from which anything was seen; ``NotPermitted`` if none was."""
+        return self._seen(kind)[0]
+
+    def last(self, kind: Kind | str = TRAIN) -> int:
+        return self._seen(kind)[-1]
+
+    def _seen(self, kind: Kind | str) -> list[int]:
+        found = self.rounds(kind)
+        if not found:
+            kinds = [str(seen) for seen in self.kinds()]
+            raise NotPermitted(f"{self.threat.name} saw nothing of kind {str(kind)!r}; it saw {kinds}")
+        return found
+
+    def received(self, round: int, kind: Kind | str = TRAIN) -> Received:
+        """What the server published in this round, as far as this adversary was given it and can open it."""
+        found = [message for message in self._all(round, kind, down=True) if isinstance(message, Down)]
         if not found:
             raise NotPermitted(
-                f"{self.threat.name} saw nothing published in round {round} of kind {kind!r}; "
+                f"{self.threat.name} saw nothing published in round {round} of kind {str(kind)!r}; "
                 f"it saw rounds {self.rounds(kind)}"
             )
-        payload = found[0].payload
-        assert isinstance(payload, Published)
-        positions = self.threat.positions(found[0])
-        if self.threat.server or found[0].sees is None:
-            return Received(torch.arange(payload.slots), payload)
-        slots = found[0].sees[positions].any(0).nonzero().flatten()
-        return Received(slots, payload.pick(slots))
+        asked = found[0]
+        published = asked.published
+        if published.sealed and self._open is not None:
+            published = self._open(published)
+        if self.threat.server or asked.sees is None:
+            return Received(torch.arange(published.slots), published)
+        slots = asked.slots(self.threat.positions(asked))
+        return Received(slots, published.pick(slots))
 
-    def has_sent(self, round: int, kind: str = "train") -> bool:
+    def has_sent(self, round: int, kind: Kind | str = TRAIN) -> bool:
         """Whether anything that clients sent in this round can be read."""
-        return bool(self._index.get((round, kind, False)))
+        return bool(self._index.get((round, Kind.of(kind), False)))
 
-    def sent(self, round: int, kind: str = "train") -> Contributions:
-        """What clients sent up in this round, as far as this adversary can read their links."""
+    def sent(self, round: int, kind: Kind | str = TRAIN) -> Contributions:
+        """What clients sent up in this round, as far as this adversary can read their links: NaN where it cannot."""
         parts = []
-        for envelope in self._all(round, kind, down=False):
-            payload = envelope.payload
-            assert isinstance(payload, Contributions)
-            positions = self.threat.positions(envelope)
-            if len(positions):
-                parts.append(payload.pick(positions))
+        for message in self._all(round, kind, down=False):
+            positions = self.threat.positions(message)
+            if isinstance(message, Up) and len(positions):
+                parts.append(self._masked(message.sent.pick(positions)))
         if not parts:
             raise NotPermitted(
                 f"{self.threat.name} sees nothing that clients sent in round {round}; "
@@ -110,5 +164,21 @@ class View:
             raise InvalidInput(f"key {name!r} does not exist in this federation; it has {sorted(self._keys)}")
         return self._keys[name]
 
-    def _all(self, round: int, kind: str, down: bool) -> list[Envelope]:
-        return [load() for load in self._index.get((round, kind, down), ())]
+    def _masked(self, sent: Contributions) -> Contributions:
+        """Of links that are only tapped, the share that is read; a ciphertext is read whole or not at all."""
+        threat = self.threat
+        if threat.share >= 1 or threat.server:
+            return sent
+        tapped = torch.tensor([client not in threat.clients for client in sent.ids.tolist()])
+        if not bool(tapped.any()):
+            return sent
+        read = threat.reads({name: leaf[0] for name, leaf in sent.values.items()})
+        values = {}
+        for name, leaf in sent.values.items():
+            hidden = tapped.view(-1, *[1] * (leaf.dim() - 1)) & ~read[name]
+            readable = leaf if leaf.is_floating_point() else leaf.double()  # whole numbers have no NaN
+            values[name] = readable.masked_fill(hidden, torch.nan)
+        return replace(sent, values=values, sealed={})
+
+    def _all(self, round: int, kind: Kind | str, down: bool) -> list[Message]:
+        return [load() for load in self._index.get((round, Kind.of(kind), down), ())]

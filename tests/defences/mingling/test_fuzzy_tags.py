@@ -70,8 +70,8 @@ def test_tag_by_the_table_of_the_base_equals_u_to_the_address() -> None:
     keys = ClusterKeys.generate(TagRule(4, 0.25), Rng.seeded(0))
     r = fuzzy_tags._scalar(Rng.seeded(1))
     u = sodium.crypto_scalarmult_ed25519_base_noclamp(r)
-    for address, public in zip(keys.addresses, keys.public):
-        for x, h in zip(address, public):
+    for address, public in zip(keys.addresses, keys.public, strict=True):
+        for x, h in zip(address, public, strict=True):
             assert fuzzy_tags._tag(r, x) == sodium.crypto_scalarmult_ed25519_noclamp(x, u)
             assert fuzzy_tags._tag(r, x) == sodium.crypto_scalarmult_ed25519_noclamp(r, h)
 

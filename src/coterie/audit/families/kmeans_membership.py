@@ -10,8 +10,7 @@ from coterie.audit.evidence import Evidence, Scored
 from coterie.audit.scene import claimed
 from coterie.config.schema import Choice
 from coterie.learn.clusters import lloyd
-from coterie.learn.clusters.nearest_centre import NearestCentre
-from coterie.measure.cost import payload_bytes, peak_memory
+from coterie.measure.cost import peak_memory
 from coterie.measure.membership import Releases, measure_membership, optimal_scores
 from coterie.rng import Rng
 
@@ -32,12 +31,11 @@ class KMeansMembership(ClusteringFamily):
 
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         scene, rng = Scene.of(subject, seed), Rng.seeded(seed)
-        state, seconds = scene.run(defence, rng)
+        ring, state, seconds = scene.run(defence, rng)
         protocol, guard = scene.protocol(defence.kind != "none"), scene.defence(defence)
         client, position = farthest(scene)
-        model = NearestCentre(protocol.clusters, scene.points.shape[1])
-        inside = Releases.of(protocol, scene.federation, model, guard, rng)
-        outside = Releases.of(protocol, scene.without(client, position), model, guard, rng)
+        inside = Releases.of(protocol, scene.federation, guard, rng)
+        outside = Releases.of(protocol, scene.without(client, position), guard, rng)
         planned = getattr(guard, "noise", None) or dict.fromkeys(protocol.releases(), NO_NOISE)
         scores = optimal_scores(inside, outside, planned, TRIALS, rng.child("trials"))
         found = measure_membership(scores, DELTA, rng.child("bounds"))
@@ -52,7 +50,7 @@ class KMeansMembership(ClusteringFamily):
             utility_measure="k-means cost",
             utility=scene.cost(state),
             seconds=seconds,
-            upload_bytes=payload_bytes(inside.answers[0]) / len(inside.answers[0]),
+            upload_bytes=ring.traffic.up_a_client,
             memory_bytes=peak_memory(),
             claim=claimed(promise, [found.any_mechanism, found.gaussian]),
         )

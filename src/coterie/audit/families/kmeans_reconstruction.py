@@ -42,7 +42,7 @@ class Reconstruction(ClusteringFamily):
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         scene, rng = Scene.of(subject, seed), Rng.seeded(seed)
         tape = Tape([CURIOUS_SERVER])
-        state, seconds = scene.run(defence, rng, tape)
+        ring, state, seconds = scene.run(defence, rng, tape)
         view = tape.view(CURIOUS_SERVER)
         protocol, guard = scene.protocol(defence.kind != "none"), scene.defence(defence)
         unit = Unclipped if defence.kind == "none" else protocol.unit
@@ -60,15 +60,12 @@ class Reconstruction(ClusteringFamily):
             private.append(scene.points[rows[0]])
             rebuilt += [vector + guess.origins[key] for key, vector in guess.vectors.items()]
         score = sum(found) / len(found)
-        sent = view.sent(view.rounds("lloyd 1")[0], "lloyd 1")
-        upload = sum(leaf[0].numel() * leaf.element_size() for leaf in sent.values.values())
-        upload += sum(batch.nbytes for batch in sent.sealed.values()) // max(len(sent), 1)
         return Evidence(
             scored=[Scored("record reconstruction", "curious server", "cosine", score, 0.0, 1.0, CURIOUS_SERVER.knows)],
             utility_measure="k-means cost",
             utility=scene.cost(state),
             seconds=seconds,
-            upload_bytes=upload,
+            upload_bytes=ring.traffic.up_a_client,
             memory_bytes=peak_memory(),
             claim=claimed(guard.guarantee(protocol.facts(scene.federation, 1e-6))),
             pictures=scene.pictures({PRIVATE: private, REBUILT: rebuilt}),

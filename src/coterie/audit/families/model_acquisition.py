@@ -62,8 +62,8 @@ class Acquisition(Family):
         attack = ModelAcquisition(acquisition_threat(ids))
         model = subject.built_model(examples)
         scored = []
-        for tamperers, control in (([attack], False), ([], True)):
-            played = play(trainer, federation, model, guard, rng, [attack.threat], tamperers)
+        for adversaries, control in (([attack], False), ([], True)):
+            played = play(trainer, federation, model, guard, rng, [attack.threat], adversaries)
             guess = attack.infer(played.view(attack.threat), Auxiliary(), rng)
             finding = judge(guess, ClusterCounts(played.witness.slots))
             slots = max(played.witness.slots.values())

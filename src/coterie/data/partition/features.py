@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from coterie.data.federation import Examples, Federation
+from coterie.data.federation import Examples, Federation, VerticalFederation
 from coterie.data.partition.dealing import (
     Partition,
     Rows,
@@ -143,23 +143,6 @@ class ByTag(Partition):
         held = owner >= 0
         counts = np.bincount(owner[held] * kinds + codes[held], minlength=clients * kinds)
         return torch.from_numpy(counts.reshape(clients, kinds).argmax(1))
-
-
-@dataclass(frozen=True)
-class VerticalFederation:
-    """The same examples at every party, each holding some of the columns (paper 003)."""
-
-    examples: Examples
-    columns: tuple[Tensor, ...]  # a party's columns of the flattened examples
-
-    @property
-    def parties(self) -> int:
-        return len(self.columns)
-
-    def part(self, party: int) -> Tensor:
-        """(examples, columns of the party)"""
-        require(0 <= party < self.parties, "party", party, f"must be 0 to {self.parties - 1}")
-        return self.examples.x.reshape(len(self.examples), -1)[:, self.columns[party]]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,29 +22,42 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, GroupSets, IdentitySets, SampledSets, TagRule
+from coterie.defences.mingling.fuzzy_tags import (
+    ClusterKeys,
+    Counting,
+    GroupSets,
+    IdentitySets,
+    SampledSets,
+    TagRule,
+)
+from coterie.defences.mingling.opened import OpenedSum
 from coterie.defences.mingling.rebuilding import Counted, Rebuilding
-from coterie.defences.secure_sums import OpenedSum, PairwiseMasks, Relay, Waiting
+from coterie.defences.secure_sums import (
+    ClientsDropped,
+    PairwiseMasks,
+    advertise,
+    follow_up,
+    listed,
+    secure_sums,
+)
 from coterie.errors import InvalidInput, require
-from coterie.flow.guard import ClientGuard, Defence, ServerGuard, Sums, Turn
-from coterie.learn.params import Layout, Params, flatten
+from coterie.flow.ask import Ask, State, Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
+from coterie.flow.protocol import Protocol
+from coterie.flow.turn import Turn
+from coterie.learn.params import Layout, flatten
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
 from coterie.seal.cipher import Cipher, add_intact
 from coterie.seal.ckks import Ckks, CkksKey
-from coterie.seal.masked import MaskedSum
 from coterie.seal.mock import MockCipher, MockKey
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.messages import TRAIN, Contributions, Down, Published
 from coterie.wire.sealed import SEALED, SHARED_KEY, SealedBatch
 
-TRAIN = "train"
 KEY_FILE = "clients.key"
 MOCK_KEY = MockKey(
     b"a mock's secret."
 )  # always the same one: a mock protects nothing, and a killed run goes on with it
-
-
-class ClientsDropped(UserWarning):
-    """Some clients' answers could not be used; the round went on without them."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +83,12 @@ class MinglingClient(ClientGuard):
     key: Any = field(repr=False)
     exact: bool
     rebuilding: Rebuilding
-    relay: Relay = field(repr=False)
     unit: float = 1.0
 
-    def receive(self, published: Published, turn: Turn) -> Params:
+    def receive(self, published: Published, turn: Turn) -> Published:
         """Algorithm 2."""
         if not published.sealed:
-            return published.values
+            return published
         origin = published.origin
         if origin is None:
             raise InvalidInput("published sums=sealed came without the models before them; ask the server again")
@@ -90,27 +102,34 @@ class MinglingClient(ClientGuard):
         )
         sums, counts = opened.split([layout.length, origin.slots], dim=1)
         models = self.rebuilding.rebuild(sums, counts, self._previous(published, turn))
-        return {name: leaf.to(origin.values[name].dtype) for name, leaf in layout.unflatten(models).items()}
+        found = {name: leaf.to(origin.values[name].dtype) for name, leaf in layout.unflatten(models).items()}
+        return Published(found)
 
     def _previous(self, published: Published, turn: Turn) -> Callable[[], Tensor]:
         """The models before. The chain ends in the first ones, to which a cluster empty for two rounds goes back."""
         assert published.previous is not None
         before = published.previous
-        return lambda: flatten(self.receive(before, turn)).double()
+        return lambda: flatten(self.receive(before, turn).values).double()
 
-    def contribute(self, sent: Contributions, turn: Turn) -> Contributions:
+    @property
+    def masks(self) -> PairwiseMasks:
+        """The votes on a start are summed under masks, whatever the models are sealed with."""
+        return self.cipher if isinstance(self.cipher, PairwiseMasks) else PairwiseMasks()
+
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        turn = cohort.turn
         if turn.kind != TRAIN:
-            return _wait(sent, flatten(sent.values, leading=2), sent.membership, sent.values)
+            return advertise(sent, flatten(sent.values, leading=2), sent.membership, sent.values, cohort)
         one_hot = _one_hot(sent.membership)  # (clients, clusters)
         sets = self.decoys.sets(one_hot.shape[1])
-        mingled = sets.membership(sent.ids, one_hot.int().argmax(1), turn.rng.child("mingling"))
+        mingled = sets.membership(sent.ids, one_hot.int().argmax(1), turn.roots.secrets.child("mingling"))
         models = flatten(sent.values, leading=2)[:, 0]  # (clients, length)
         vectors = torch.cat([models, one_hot.to(models.dtype)], 1).double()
         vectors.mul_((sent.weights.double() / self.unit).unsqueeze(1))
         self._require_room(vectors, sent.weights)
         if isinstance(self.cipher, PairwiseMasks):
             cells = vectors.unsqueeze(1) * one_hot.unsqueeze(2) if self.exact else vectors.unsqueeze(1)
-            return _wait(sent, cells, mingled, {"mingled": vectors.unsqueeze(1)})
+            return advertise(sent, cells, mingled, {"mingled": vectors.unsqueeze(1)}, cohort)
         ids = sent.ids.tolist()
         if self.exact:
             return _message(sent, mingled, self.cipher.seal_for_one(vectors, one_hot, self.key, ids, mingled))
@@ -128,11 +147,8 @@ class MinglingClient(ClientGuard):
                 f"Mingling(unit={float(weights.max()):g}), or weigh clients alike, Ifca(weighting='equal')",
             )
 
-    def together(self, answers: Iterator[Envelope], turn: Turn) -> Iterator[Envelope]:
-        if turn.kind == TRAIN and not isinstance(self.cipher, PairwiseMasks):
-            return answers
-        settings = self.cipher if isinstance(self.cipher, PairwiseMasks) else PairwiseMasks()
-        return self.relay.mask(list(answers), turn, settings)
+    def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
+        return follow_up(asked, cohort, self.masks)
 
 
 def _one_hot(membership: Tensor) -> Tensor:
@@ -150,17 +166,24 @@ def _message(sent: Contributions, membership: Tensor, batch: SealedBatch) -> Con
     return Contributions(sent.ids, {}, torch.ones(len(sent)), membership.float(), {SEALED: batch})
 
 
-def _wait(sent: Contributions, values: Tensor, membership: Tensor, leaves: Params) -> Contributions:
-    shapes = {name: tuple(leaf.shape[2:]) for name, leaf in leaves.items()}
-    return _message(sent, membership, Waiting(tuple(sent.ids.tolist()), values.double(), shapes))
-
-
 @dataclass(frozen=True)
 class MinglingServer(ServerGuard):
     """The server's half: it adds, and opens nothing but sums under pairwise masks."""
 
     context: Any  # by which it knows what was sealed with the federation's key
-    relay: Relay = field(repr=False)
+    masks: PairwiseMasks | None  # by which models are summed, if not by that key
+
+    def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
+        """Votes are summed under masks in any case; models under the clients' key, or under masks too."""
+        if ask.kind == TRAIN and self.masks is None:
+            return self.aggregate((yield ask), turn)
+        opened = yield from secure_sums(ask, turn, self.masks or PairwiseMasks())
+        if opened is None:
+            return Sums.nothing()
+        counts = opened.counts.double()
+        if ask.kind == TRAIN:  # clients rebuild, as they do with what they opened themselves
+            return Sums({}, counts, opened.counts, {SEALED: OpenedSum(opened.values)})
+        return Sums(opened.leaves, counts, opened.counts)
 
     def aggregate(self, replies: Iterable[Contributions], turn: Turn) -> Sums:
         """Eq. 5 and 6. What cannot be used is left out with a notice, and costs nobody else's answer."""
@@ -176,14 +199,16 @@ class MinglingServer(ServerGuard):
             dropped |= why
             if sums is not None:
                 _merge(totals, members, sums, [client for client in usable.ids.tolist() if client not in why])
-        require(len(totals) > 0, "usable answers", 0, f"in round {turn.round}: {_listed(dropped)}")
+        if not totals:
+            warnings.warn(f"round {turn.round}: no usable answer: {listed(dropped)}", ClientsDropped, stacklevel=2)
+            return Sums.nothing()
         best = max(range(len(totals)), key=lambda index: len(members[index]))
         for index, clients in enumerate(members):
             if index != best:
                 dropped |= dict.fromkeys(clients, "its ciphertext differs from most in length, clusters or round")
         if dropped:
-            warnings.warn(f"round {turn.round}, {turn.kind}: dropped {_listed(dropped)}", ClientsDropped, stacklevel=2)
-        return self._opened(totals[best], turn)
+            warnings.warn(f"round {turn.round}, {turn.kind}: dropped {listed(dropped)}", ClientsDropped, stacklevel=2)
+        return totals[best]
 
     def _usable(self, part: Contributions) -> tuple[Contributions, dict[int, str]]:
         """The clients with a sealed answer for at least one cluster, and why the others have none."""
@@ -200,15 +225,6 @@ class MinglingServer(ServerGuard):
                 why[client] = "its identity set has no member"
         kept = [position for position, client in enumerate(part.ids.tolist()) if client not in why]
         return part.pick(torch.tensor(kept, dtype=torch.int64)), why
-
-    def _opened(self, sums: Sums, turn: Turn) -> Sums:
-        total = sums.sealed[SEALED]
-        if not isinstance(total, MaskedSum):
-            return sums
-        opened, layout = self.relay.open(total, turn)
-        if turn.kind == TRAIN:
-            return Sums({}, sums.weights, sums.counts, {SEALED: OpenedSum(opened)})
-        return Sums(layout.unflatten(opened), sums.weights, sums.counts)
 
 
 def _add(part: Contributions) -> tuple[Sums | None, dict[int, str]]:
@@ -236,10 +252,6 @@ def _merge(totals: list[Sums], members: list[list[int]], sums: Sums, clients: li
     members.append(clients)
 
 
-def _listed(dropped: Mapping[int, str]) -> str:
-    return "; ".join(f"client {client}: {why}" for client, why in sorted(dropped.items()))
-
-
 @dataclass(frozen=True)
 class Mingling(Defence):
     """Hides which cluster a client is in, and its model, from a curious server.
@@ -263,7 +275,6 @@ class Mingling(Defence):
     rebuilding: Rebuilding = field(default_factory=Counted)
     unit: float = 1.0  # in which weights are sealed; the most examples a client has, where there are many
     key: Any = field(default=None, repr=False)  # None: a fresh one
-    relay: Relay = field(default_factory=Relay, repr=False, compare=False)
     fresh_key: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -280,11 +291,23 @@ class Mingling(Defence):
     @property
     def client(self) -> MinglingClient:
         decoys = Decoys(self.rate, self.threshold, self.counting, self.cluster_keys)
-        return MinglingClient(decoys, self.cipher, self.key, self.exact, self.rebuilding, self.relay, self.unit)
+        return MinglingClient(decoys, self.cipher, self.key, self.exact, self.rebuilding, self.unit)
 
     @property
     def server(self) -> MinglingServer:
-        return MinglingServer(None if self.key is None else self.key.context, self.relay)
+        masks = self.cipher if isinstance(self.cipher, PairwiseMasks) else None
+        return MinglingServer(None if self.key is None else self.key.context, masks)
+
+    @property
+    def seals(self) -> bool:
+        return True
+
+    def fits(self, protocol: Protocol[Any]) -> str:
+        if protocol.looks:
+            return f"the server needs {protocol.looks}, and cannot read what is sealed"
+        if protocol.choices < 2:
+            return "clients must choose one of at least two clusters, or there is nothing to mingle; use it with Ifca"
+        return ""
 
     def kept_in(self, folder: Path) -> Mingling:
         """With the key of the folder, where the caller gave none: what it sealed opens after a restart."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 
-from coterie.defences.noisy_sums.plan import NoisySums, deviations
-from coterie.flow.guard import ServerGuard, Sums, Turn
+from coterie.defences.noisy_sums.plan import NoisySums, deviations, spend
+from coterie.flow.ask import Sums
+from coterie.flow.guard import ServerGuard
+from coterie.flow.turn import Turn
 from coterie.privacy.guarantee import Trust
-from coterie.wire.messages import Contributions
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ class CentralNoise(NoisySums):
 class AddingServer(ServerGuard):
     noise: Mapping[str, float] = field(default_factory=dict)
 
-    def aggregate(self, replies: Iterable[Contributions], turn: Turn) -> Sums:
-        exact = super().aggregate(replies, turn)
-        planned = deviations(self.noise, turn, exact.values)
-        noisy = dict(exact.values)
+    def release(self, sums: Sums, turn: Turn) -> Sums:
+        planned = deviations(self.noise, turn, sums.values)
+        noisy = dict(sums.values)
         for name, deviation in planned.items():
             if deviation > 0:
-                draws = turn.noise("server", "noise", name).torch()
+                draws = turn.secrets("server", "noise", name).torch()
                 noisy[name] = noisy[name] + deviation * torch.randn(
                     noisy[name].shape, generator=draws, dtype=torch.float64
                 )
-        return replace(exact, values=noisy, noise=planned)
+        spend(planned, turn)
+        return replace(sums, values=noisy, noise=planned)

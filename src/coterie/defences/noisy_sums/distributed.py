@@ -7,23 +7,25 @@ Values are rounded to the grid of all ciphers (2^-24 of the sensitivity), which 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 
-from coterie.defences.noisy_sums.plan import NoisySums, client_noise, deviations
-from coterie.defences.secure_sums import PairwiseMasks, Relay, Waiting
+from coterie.defences.noisy_sums.plan import NoisySums, client_noise, deviations, spend
+from coterie.defences.secure_sums import PairwiseMasks, advertise, follow_up, secure_sums
 from coterie.errors import InvalidInput, NotPermitted, require
-from coterie.flow.guard import ClientGuard, ServerGuard, Sums, Turn
+from coterie.flow.ask import Ask, State, Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
+from coterie.flow.turn import Turn
 from coterie.learn.params import Layout, flatten
 from coterie.privacy.guarantee import Trust
 from coterie.seal.cipher import Grid, binary
-from coterie.seal.masked import MaskedSum
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Envelope
+from coterie.wire.messages import Contributions, Down
 from coterie.wire.sealed import SEALED, SealedBatch, SealedSum
 
 GRID = Grid()
@@ -31,9 +33,10 @@ GRID = Grid()
 
 @dataclass(frozen=True)
 class DistributedNoise(NoisySums):
-    """Each of ``clients`` adds its share of the noise. All must answer: the noise of one that dropped out is missing.
+    """Each of ``clients`` adds its share of the noise.
 
-    ``colluders`` clients may tell the server their shares; those of the others then add up to the whole deviation.
+    ``colluders`` clients may tell the server their shares, or drop out; those of the others then add up to the whole
+    deviation. If more are missing, so is noise, and the run ends with an error before the sum is used.
     With ``masks`` the sums are opened by Bonawitz's protocol among all clients (``secure_sum``), whose work grows with
     the square of their number. Without, a stand-in behaves as that protocol does towards the server: it holds sealed
     messages, and nothing opens but the sum over all clients.
@@ -42,7 +45,6 @@ class DistributedNoise(NoisySums):
     clients: int = 1
     colluders: int = 0
     masks: PairwiseMasks | None = None
-    relay: Relay = field(default_factory=Relay, repr=False, compare=False)
 
     trust: ClassVar[Trust] = Trust.DISTRIBUTED_NOISE
 
@@ -58,11 +60,15 @@ class DistributedNoise(NoisySums):
 
     @property
     def client(self) -> ClientGuard:
-        return SharingClient(self.noise, self.clients, self.colluders, self.masks, self.relay)
+        return SharingClient(self.noise, self.clients, self.colluders, self.masks)
 
     @property
     def server(self) -> ServerGuard:
-        return SummingServer(self.noise, self.clients, self.colluders, self.relay)
+        return SummingServer(self.noise, self.clients, self.colluders, self.masks)
+
+    @property
+    def seals(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -71,32 +77,28 @@ class SharingClient(ClientGuard):
     clients: int
     colluders: int
     masks: PairwiseMasks | None
-    relay: Relay = field(repr=False)
 
-    def contribute(self, sent: Contributions, turn: Turn) -> Contributions:
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         if not sent.values:
             return sent
+        turn = cohort.turn
         planned = deviations(self.noise, turn, sent.values)
         share = 1 / math.sqrt(self.clients - self.colluders)
         parts = {name: deviation * share for name, deviation in planned.items()}
         noisy = client_noise(sent.values, sent.ids, parts, turn)
-        shapes = {name: tuple(leaf.shape[2:]) for name, leaf in noisy.items()}
         flat, ids = flatten(noisy, leading=2).double(), tuple(sent.ids.tolist())  # (clients, 1, length)
         if self.masks is not None:
-            sealed: SealedBatch = Waiting(ids, flat, shapes)
-        else:
-            steps = torch.from_numpy(GRID.round(flat[:, 0], 2.0 ** (52 - GRID.bits) / self.clients))
-            sealed = SummedOnly(ids, steps, shapes, self.clients)
-        return replace(sent, values={}, sealed={SEALED: sealed})
+            return advertise(sent, flat, sent.membership, noisy, cohort)
+        shapes = {name: tuple(leaf.shape[2:]) for name, leaf in noisy.items()}
+        steps = torch.from_numpy(GRID.round(flat[:, 0], 2.0 ** (52 - GRID.bits) / self.clients))
+        return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, steps, shapes, self._needed)})
 
-    def together(self, answers: Iterator[Envelope], turn: Turn) -> Iterator[Envelope]:
-        if self.masks is None:
-            return answers
-        waiting = list(answers)
-        payload = waiting[0].payload
-        if not (isinstance(payload, Contributions) and payload.sealed):
-            return iter(waiting)
-        return self.relay.mask(waiting, turn, self.masks)
+    @property
+    def _needed(self) -> int:
+        return self.clients - self.colluders
+
+    def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
+        return super().follow_up(asked, cohort) if self.masks is None else follow_up(asked, cohort, self.masks)
 
 
 @dataclass(frozen=True)
@@ -104,33 +106,52 @@ class SummingServer(ServerGuard):
     noise: Mapping[str, float]
     clients: int
     colluders: int
-    relay: Relay = field(repr=False)
+    masks: PairwiseMasks | None
 
-    def aggregate(self, replies: Iterable[Contributions], turn: Turn) -> Sums:
-        sums = super().aggregate(replies, turn)
-        count = int(sums.counts[0])
+    def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
+        if self.masks is None:
+            return self._opened(Sums.over((yield ask)), turn)
+        opened = yield from secure_sums(ask, turn, self.masks)
+        if opened is None:
+            return Sums.nothing()
+        self._require_noise(int(opened.counts[0]), turn)
+        return self._known(Sums(opened.leaves, opened.counts.double(), opened.counts), turn)
+
+    def _opened(self, sums: Sums, turn: Turn) -> Sums:
+        if sums.empty:
+            return sums
+        total = sums.sealed.get(SEALED)
         require(
-            count == self.clients and SEALED in sums.sealed,
+            isinstance(total, OnlySum), f"answers in round {turn.round}", "plain", "must be sealed; use both halves"
+        )
+        assert isinstance(total, OnlySum)
+        self._require_noise(int(sums.counts[0]), turn)
+        values = {name: leaf.double() for name, leaf in total.layout.unflatten(total.open()).items()}
+        return self._known(replace(sums, values=values, sealed={}), turn)
+
+    def _require_noise(self, count: int, turn: Turn) -> None:
+        require(
+            self.clients - self.colluders <= count <= self.clients,
             f"sealed answers in round {turn.round}",
             count,
-            f"must be {self.clients}, or noise is missing; plan for those who are sure to answer",
+            f"must be {self.clients - self.colluders} to {self.clients}, or noise is missing; plan for those who are "
+            "sure to answer",
         )
-        total = sums.sealed[SEALED]
-        if isinstance(total, MaskedSum):
-            opened, layout = self.relay.open(total, turn)
-        else:
-            assert isinstance(total, OnlySum)
-            opened, layout = total.open(), total.layout
-        values = {name: leaf.double() for name, leaf in layout.unflatten(opened).items()}
-        whole = math.sqrt(self.clients / (self.clients - self.colluders))
-        planned = deviations(self.noise, turn, values)
-        return replace(sums, values=values, sealed={}, noise={name: z * whole for name, z in planned.items()})
+
+    def _known(self, sums: Sums, turn: Turn) -> Sums:
+        """With how noisy the sum is."""
+        planned = deviations(self.noise, turn, sums.values)
+        spend(planned, turn)
+        whole = math.sqrt(float(sums.counts[0]) / (self.clients - self.colluders))
+        return replace(sums, noise={name: deviation * whole for name, deviation in planned.items()})
 
 
 @register
 @dataclass(frozen=True)
 class SummedOnly(SealedBatch):
-    """A stand-in for masked messages: whoever holds it can add, and open nothing but the sum over all ``clients``."""
+    """A stand-in for masked messages: whoever holds it can add, and open only the sum over ``clients`` or more."""
+
+    stands_in: ClassVar[bool] = True
 
     ids: tuple[int, ...]
     _steps: Tensor = field(repr=False)  # (clients, length), whole numbers
@@ -165,6 +186,8 @@ class SummedOnly(SealedBatch):
 
 @dataclass(frozen=True)
 class OnlySum(SealedSum):
+    stands_in: ClassVar[bool] = True
+
     ids: frozenset[int]
     _steps: Tensor = field(repr=False)  # (1, length)
     shapes: Mapping[str, tuple[int, ...]]
@@ -188,8 +211,6 @@ class OnlySum(SealedSum):
         return OnlySum(self.ids | other.ids, self._steps + other._steps, self.shapes, self.clients)
 
     def open(self, key: Any = None) -> Tensor:
-        if len(self.ids) != self.clients:
-            raise NotPermitted(
-                f"sum over {len(self.ids)} clients does not open; only that over all {self.clients} does"
-            )
+        if len(self.ids) < self.clients:
+            raise NotPermitted(f"sum over {len(self.ids)} clients does not open; only one over {self.clients} does")
         return GRID.values(self._steps.numpy())

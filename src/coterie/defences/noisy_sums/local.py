@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from coterie.defences.noisy_sums.plan import NoisySums, client_noise, deviations
-from coterie.flow.guard import ClientGuard, ServerGuard, Sums, Turn
+from coterie.defences.noisy_sums.plan import NoisySums, client_noise, deviations, spend
+from coterie.flow.ask import Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, ServerGuard
+from coterie.flow.turn import Turn
 from coterie.privacy.guarantee import Trust
 from coterie.wire.messages import Contributions
 
@@ -32,8 +35,10 @@ class LocalNoise(NoisySums):
 class NoisyClient(ClientGuard):
     noise: Mapping[str, float] = field(default_factory=dict)
 
-    def contribute(self, sent: Contributions, turn: Turn) -> Contributions:
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        turn = cohort.turn
         planned = deviations(self.noise, turn, sent.values)
+        spend(planned, turn, sent.ids.tolist())
         return replace(sent, values=client_noise(sent.values, sent.ids, planned, turn))
 
 
@@ -43,8 +48,7 @@ class KnowingServer(ServerGuard):
 
     noise: Mapping[str, float] = field(default_factory=dict)
 
-    def aggregate(self, replies: Iterable[Contributions], turn: Turn) -> Sums:
-        sums = super().aggregate(replies, turn)
+    def release(self, sums: Sums, turn: Turn) -> Sums:
         spread = math.sqrt(float(sums.counts[0]))
         planned = deviations(self.noise, turn, sums.values)
         return replace(sums, noise={name: deviation * spread for name, deviation in planned.items()})

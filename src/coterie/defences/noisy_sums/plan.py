@@ -7,19 +7,22 @@ on this: ``CentralNoise``, ``DistributedNoise`` and ``LocalNoise``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent
 from torch import Tensor
 
 from coterie.errors import InvalidInput, nearest, require
-from coterie.flow.guard import Defence, Turn
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import Protocol
+from coterie.flow.turn import Turn
 from coterie.learn.params import Params
 from coterie.privacy.accounting import Guarantee, Level, Trust, guarantee_of, split_gaussian
 from coterie.privacy.guarantee import RunFacts
+from coterie.privacy.ledger import EVERYBODY, Spend
 
 RECORD_SHARES = {
     "outer/outer": 0.2,
@@ -91,6 +94,12 @@ class NoisySums(Defence):
         for name, deviation in self.noise.items():
             require(0 <= deviation < math.inf, f"noise[{name!r}]", deviation, "must be a finite number of at least 0")
 
+    def fits(self, protocol: Protocol[Any]) -> str:
+        missing = [name for name in protocol.releases() if name not in self.noise]
+        if not protocol.releases():
+            return "it has no sums in which a unit's share is bounded, so no noise covers what one can change"
+        return f"no noise is planned for {', '.join(missing)}" if missing else ""
+
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         return [GaussianDpEvent(deviation) for deviation in self.noise.values()]
 
@@ -117,6 +126,12 @@ def deviations(noise: Mapping[str, float], turn: Turn, leaves: Params) -> dict[s
     return found
 
 
+def spend(planned: Mapping[str, float], turn: Turn, clients: Iterable[int] = (EVERYBODY,)) -> None:
+    """Write down what these releases cost those who are in them."""
+    for leaf, deviation in planned.items():
+        turn.ledger.spend(Spend(f"{turn.kind}/{leaf}", deviation), clients)
+
+
 def client_noise(leaves: Params, ids: Tensor, deviation: Mapping[str, float], turn: Turn) -> dict[str, Tensor]:
     """The leaves (clients, ...) with noise from each client's own stream."""
     noisy = {}
@@ -125,7 +140,7 @@ def client_noise(leaves: Params, ids: Tensor, deviation: Mapping[str, float], tu
             noisy[name] = leaf
             continue
         drawn = torch.stack(
-            [torch.randn(leaf.shape[1:], generator=turn.noise(one, "noise", name).torch()) for one in ids.tolist()]
+            [torch.randn(leaf.shape[1:], generator=turn.secrets(one, "noise", name).torch()) for one in ids.tolist()]
         )
         noisy[name] = leaf + drawn.mul_(deviation[name])
     return noisy

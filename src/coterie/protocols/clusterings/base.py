@@ -11,9 +11,10 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput, require
+from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort
-from coterie.flow.guard import ClientGuard, Sums
-from coterie.flow.protocol import Ask, Protocol, Replies, Server
+from coterie.flow.guard import ClientGuard
+from coterie.flow.protocol import Protocol, Server
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
 from coterie.learn.clusters.lloyd import Points, moved_centres
 from coterie.learn.clusters.quantile import quantile
@@ -22,9 +23,9 @@ from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import Level, RunFacts
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import Contributions, Kind, Published
 
-RESULT = "result"
+RESULT, BOUND = Kind("result"), Kind("bound")
 NOBODY = 1e-6  # a count below this is none: a client with a million points in one cluster and one in another says so
 Answer = TypeVar("Answer")
 Steps = Generator[Ask["Clusters"], Replies, Answer]
@@ -39,7 +40,7 @@ class Clusters:
     known: Mapping[str, Tensor]  # leaves (1, ...)
     released: Mapping[str, Tensor] = field(default_factory=dict)  # "request/leaf": (1, ...)
 
-    def after(self, kind: str, sums: Sums | None, learnt: Params) -> Clusters:
+    def after(self, kind: Kind, sums: Sums | None, learnt: Params) -> Clusters:
         """One round on: the request's sums, and what was learnt from them, leaves (...)."""
         news = {f"{kind}/{leaf}": total.float() for leaf, total in (sums.values if sums else {}).items()}
         known = {**self.known, **{name: value.unsqueeze(0) for name, value in learnt.items()}}
@@ -58,7 +59,8 @@ class Clusterer(Protocol[Clusters]):
     """Settings of every clustering. ``level`` is the unit whose share in each sum is bounded; None: nothing is.
 
     The result is published together with all sums that led to it. They are what a curious server knows in any case, and
-    with them anybody can audit the run.
+    with them anybody can audit the run. A client that does not answer is left out of that sum; if nobody answers, the
+    run ends with an error, for there is nothing to go on with.
     """
 
     clusters: int = 10
@@ -95,13 +97,15 @@ class Clusterer(Protocol[Clusters]):
 
     # -- the server's side ---------------------------------------------------------------------------------------
 
-    def ask(self, kind: str, names: Sequence[str], state: Clusters, server: Server) -> Steps[Sums]:
+    def ask(self, kind: Kind, names: Sequence[str], state: Clusters, server: Server) -> Steps[Sums]:
         """Publish these facts, ask everybody for the sums that follow from them, and add up."""
         clients = server.clients.present(state.round)
-        replies = yield Ask(kind, state.round, clients, Published({name: state.known[name] for name in names}), state)
-        return server.aggregate(replies, state.round, kind)
+        published = Published({name: state.known[name] for name in names})
+        sums = yield from server.collect(Ask(kind, state.round, clients, published, state))
+        require(not sums.empty, f"answers to {str(kind)!r}", 0, "leave nothing to go on with; run it again")
+        return sums
 
-    def move(self, kind: str, names: Sequence[str], state: Clusters, server: Server) -> Steps[Clusters]:
+    def move(self, kind: Kind, names: Sequence[str], state: Clusters, server: Server) -> Steps[Clusters]:
         """New centres from sums about the old ones. A cluster with next to no points in it keeps its centre."""
         sums = yield from self.ask(kind, names, state, server)
         public = state.get(*names)
@@ -112,9 +116,9 @@ class Clusterer(Protocol[Clusters]):
 
     def find_bound(self, names: Sequence[str], level: float, state: Clusters, server: Server) -> Steps[Clusters]:
         """The norm that this share of the units stays below, from a histogram."""
-        sums = yield from self.ask("bound", names, state, server)
+        sums = yield from self.ask(BOUND, names, state, server)
         found = quantile(sums.values["norms"][0], BINS, level, sums.noise.get("norms", 0.0))
-        return state.after("bound", sums, {"bound": torch.tensor(found)})
+        return state.after(BOUND, sums, {"bound": torch.tensor(found)})
 
     def publish(self, state: Clusters, server: Server) -> Steps[Clusters]:
         """Everybody is given the centres; the answers are empty."""
@@ -126,11 +130,11 @@ class Clusterer(Protocol[Clusters]):
 
     # -- the client's side ---------------------------------------------------------------------------------------
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         if kind == RESULT:
             return contribution(cohort, {})
         public = {name: leaf[0] for name, leaf in models.items()}
-        return contribution(cohort, statistics(kind, public, points_of(cohort), self.unit))
+        return contribution(cohort, statistics(kind.name, public, points_of(cohort), self.unit))
 
 
 def contribution(cohort: Cohort, leaves: Params) -> Contributions:
@@ -141,7 +145,7 @@ def contribution(cohort: Cohort, leaves: Params) -> Contributions:
 
 def points_of(cohort: Cohort) -> Points:
     """The cohort's points. Rows that lie side by side are not copied: 10 million points leave no room for it."""
-    rows, x = cohort.round_shards.rows, cohort.examples.x
+    rows, x = cohort.round_shards.rows, cohort.rows.x
     first, last = int(rows[0]), int(rows[-1])
     side_by_side = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
     chosen = x[first : last + 1] if side_by_side else x[rows]

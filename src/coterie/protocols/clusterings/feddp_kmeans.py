@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.flow.protocol import Ask, Replies, Server
+from coterie.flow.protocol import Running, Server
 from coterie.learn.clusters.clipping import RecordClip
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.learn.clusters.lloyd import Points, leading_subspace, project, unpack_symmetric
@@ -17,6 +16,7 @@ from coterie.learn.clusters.shrinkage import shrunk
 from coterie.learn.clusters.statistics import statistics
 from coterie.protocols.clusterings.base import Clusterer, Clusters
 from coterie.rng import Rng
+from coterie.wire.messages import Kind
 
 RESTARTS = 20
 
@@ -76,24 +76,24 @@ class FedDPKMeans(Clusterer):
             known["bound"] = torch.tensor([self.bound])
         return Clusters(0, known)
 
-    def run(self, state: Clusters, server: Server) -> Generator[Ask[Clusters], Replies, Clusters]:
+    def run(self, state: Clusters, server: Server) -> Running[Clusters]:
         if state.round == 0:  # step 1: the subspace in which the points differ most
-            sums = yield from self.ask("outer", ["middle"], state, server)
+            sums = yield from self.ask(Kind("outer"), ["middle"], state, server)
             noise = sums.noise.get("outer", 0.0)
-            state = state.after("outer", sums, self._subspace(state, sums.values["outer"][0], noise))
+            state = state.after(Kind("outer"), sums, self._subspace(state, sums.values["outer"][0], noise))
         if state.round == 1:  # step 2: the server's points, weighed by how many points they stand for
-            sums = yield from self.ask("weights", ["middle", "subspace", "known"], state, server)
+            sums = yield from self.ask(Kind("weights"), ["middle", "subspace", "known"], state, server)
             noise = sums.noise.get("weights", 0.0)
             centres = self._coarse_centres(state, sums.values["weights"][0], noise, server.rng)
-            state = state.after("weights", sums, {"centres": centres})
+            state = state.after(Kind("weights"), sums, {"centres": centres})
         if state.round == 2:  # how long the vectors of the next step are
             bound = self.find_bound(["centres"], self.share, state, server)
             state = (yield from bound) if self.estimates else state.at(3)
         names = ["centres"] if self.level is None else ["centres", "bound"]
         if state.round == 3:  # step 3: back to the full space
-            state = yield from self.move("centres", names, state, server)
+            state = yield from self.move(Kind("centres"), names, state, server)
         while state.round < 4 + self.steps:
-            state = yield from self.move(f"lloyd {state.round - 3}", names, state, server)
+            state = yield from self.move(Kind("lloyd", state.round - 3), names, state, server)
         return (yield from self.publish(state, server))
 
     def _subspace(self, state: Clusters, packed: Tensor, noise: float) -> dict[str, Tensor]:

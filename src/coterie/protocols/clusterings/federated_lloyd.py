@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.flow.protocol import Ask, Replies, Server
+from coterie.flow.protocol import Running, Server
 from coterie.protocols.clusterings.base import Clusterer, Clusters
+from coterie.wire.messages import Kind
 
 STILL = 1e-6  # of the largest coordinate: below that, only rounding moves
 
@@ -61,14 +61,14 @@ class FederatedLloyd(Clusterer):
             known["bound"] = torch.tensor([self.bound])
         return Clusters(0, known)
 
-    def run(self, state: Clusters, server: Server) -> Generator[Ask[Clusters], Replies, Clusters]:
+    def run(self, state: Clusters, server: Server) -> Running[Clusters]:
         first = int(self.estimates)
         if state.round < first:
             state = yield from self.find_bound(["centres"], self.share, state, server)
         names = ["centres"] if self.level is None else ["centres", "bound"]
         while state.round < first + self.steps:
             before = state.known["centres"]
-            state = yield from self.move(f"lloyd {state.round - first + 1}", names, state, server)
+            state = yield from self.move(Kind("lloyd", state.round - first + 1), names, state, server)
             if torch.allclose(before, state.known["centres"], rtol=0, atol=STILL * float(before.abs().max())):
                 state = state.at(first + self.steps)
         return (yield from self.publish(state, server))

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from coterie.errors import InvalidInput, require
+from coterie.flow.ask import Ask
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
-from coterie.flow.protocol import Ask, Replies, Server
+from coterie.flow.protocol import Running, Server
 from coterie.learn.clusters.kmeans import Clustering, local_kmeans, merge_local_centres
 from coterie.learn.params import Params
 from coterie.protocols.clusterings.base import Clusterer, Clusters, contribution, points_of
-from coterie.wire.messages import Contributions, Published
+from coterie.wire.messages import Contributions, Kind, Published
 
-LOCAL = "local centres"
+LOCAL = Kind("local")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,27 +43,31 @@ class KFed(Clusterer):
             f"must lie in 1..{self.clusters}, the clusters there are in all",
         )
 
+    @property
+    def looks(self) -> str:
+        return "each client's own centres, to merge them"
+
     def start(self, server: Server) -> Clusters:
         return Clusters(0, {"clusters": torch.tensor([self.local_clusters or self.clusters])})
 
-    def run(self, state: Clusters, server: Server) -> Generator[Ask[Clusters], Replies, Clusters]:
+    def run(self, state: Clusters, server: Server) -> Running[Clusters]:
         if state.round == 0:
             everybody = server.clients.present(0)
-            replies = yield Ask(LOCAL, 0, everybody, Published({"clusters": state.known["clusters"]}), state)
-            centres = merge_local_centres(_seen(replies.whole()), self.clusters, server.rng)
+            sent = (yield Ask(LOCAL, 0, everybody, Published({"clusters": state.known["clusters"]}), state)).whole()
+            if sent is None:
+                raise InvalidInput("answers=0 to the only request leave nothing to cluster; run it again")
+            centres = merge_local_centres(_seen(sent), self.clusters, server.rng)
             state = state.after(LOCAL, None, {"centres": centres})
         return (yield from self.publish(state, server))
 
-    def answer(self, kind: str, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         if kind != LOCAL:
             return super().answer(kind, models, cohort, guard)
-        streams = cohort.turn.rng.child("round", cohort.turn.round, "kind", kind)
+        streams = cohort.turn.roots.draws.child("round", cohort.turn.round, "kind", "local centres")
         found = local_kmeans(points_of(cohort), int(models["clusters"][0]), streams, cohort.ids)
         return contribution(cohort, {"centres": found.centres, "weights": found.weights})
 
 
 def _seen(sent: Contributions) -> Clustering:
-    if sent.sealed:
-        raise InvalidInput("k-FED's server looks at each client's centres; use a defence that does not seal them")
     weights = sent.values["weights"][:, 0]
     return Clustering(sent.values["centres"][:, 0], weights, torch.zeros(len(weights)))

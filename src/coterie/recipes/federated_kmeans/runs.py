@@ -24,7 +24,6 @@ from coterie.estimators import FedDPKMeans, FederatedLloyd, KFed, federate, run_
 from coterie.flow.guard import Defence
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.learn.clusters.lloyd import Points, nearest
-from coterie.learn.clusters.nearest_centre import NearestCentre
 from coterie.measure.clustering import kmeans_cost, purity
 from coterie.measure.epsilon import Scores
 from coterie.measure.membership import Membership, Releases, measure_membership, optimal_scores
@@ -339,8 +338,7 @@ def one_release(epsilon: float, part_of_the_noise: float, trials: int, seed: int
     protocol = LloydProtocol(CASE_CLUSTERS, Level.RECORD, centres=start, steps=1, bound=CASE_BOUND)
     stated = plan_noise(protocol.releases(), epsilon, DELTA, SHARES[Level.RECORD])
     real = CentralNoise({name: part_of_the_noise * deviation for name, deviation in stated.items()})
-    model = NearestCentre(CASE_CLUSTERS, case.server.shape[1])
-    inside, outside = (Releases.of(protocol, case.federation(there), model, real, rng) for there in (True, False))
+    inside, outside = (Releases.of(protocol, case.federation(there), real, rng) for there in (True, False))
     scores = optimal_scores(inside, outside, stated, trials, rng.child("trials"))
     promise = CentralNoise(stated).guarantee(protocol.facts(case.federation(True), DELTA))
     return {"claim": promise.epsilon, "sums": _plain(measure_membership(scores, DELTA, rng))}

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from coterie.attacks.profiling import CURIOUS_SERVER
 from coterie.data.partition import LabelSets
 from coterie.data.sources.embedded import Mnist5k
 from coterie.defences.mingling.defence import Mingling
@@ -19,7 +18,7 @@ from coterie.defences.secure_sums import PairwiseMasks
 from coterie.flow.guard import Defence
 from coterie.learn.models.bundled import Cnn, ResNet18, fcnn, texas_mlp
 from coterie.learn.models.model import Model
-from coterie.learn.params import Layout, Params
+from coterie.learn.params import Layout
 from coterie.protocols.ifca import Ifca
 from coterie.recipes.base import Recipe, Scale, Settings
 from coterie.recipes.mingledpie.published import TABLE_4, TABLE_9
@@ -28,8 +27,7 @@ from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.run.training import train
 from coterie.seal.ckks import Ckks, CkksBatch
-from coterie.wire.sealed import SealedBatch, SealedSum
-from coterie.wire.tape import Tape
+from coterie.wire.messages import TRAIN, Kind
 
 DISTINCT = 2  # messages that stand in for all clients': adding takes the same time whatever is in them
 MODELS: dict[str, Callable[[], Model]] = {
@@ -123,7 +121,6 @@ VARIANTS: dict[str, Callable[[], Defence]] = {
     "pairwise masks, exact": lambda: Mingling(cipher=PairwiseMasks(), exact=True),
     "pairwise masks, exact, all clusters": lambda: Mingling(cipher=PairwiseMasks(), exact=True, threshold=5),
 }
-PLAIN_BYTES = 4  # of a parameter that is not sealed
 
 
 def variant(method: str, clients: int, rounds: int, seed: int) -> Result:
@@ -132,7 +129,7 @@ def variant(method: str, clients: int, rounds: int, seed: int) -> Result:
     federation = LabelSets(clients, 5).split(Mnist5k().load(), rng.child("partition"))
     protocol = Ifca(rounds=rounds, clusters=5, choose_on=50, weighting="equal")
     plain = train(protocol, federation, fcnn(), seed=seed, evaluate_every=1000)
-    defence, tape = VARIANTS[method](), Tape([CURIOUS_SERVER])
+    defence = VARIANTS[method]()
     asked: list[float] = []
     outcome = train(
         protocol,
@@ -140,24 +137,23 @@ def variant(method: str, clients: int, rounds: int, seed: int) -> Result:
         fcnn(),
         seed=seed,
         defence=defence,
-        tape=tape,
         evaluate_every=1000,
         progress=lambda done, measured: asked.append(time.perf_counter()),
     )
-    view, last = tape.view(CURIOUS_SERVER), rounds - 1
-    sent, received = view.sent(last), view.received(last).published
-    setup = defence.relay.setup_bytes if isinstance(defence, Mingling) and defence.key is None else 0
+    last = rounds - 1
     apart = max(float((outcome.models[name] - leaf).abs().max()) for name, leaf in plain.models.items())
+    sent, received = (_training(counted) for counted in (outcome.traffic.up, outcome.traffic.down))
     return {
-        "MB sent": (_bytes(sent.values, sent.sealed) + setup) / clients / 1e6,
-        "MB received": _bytes(received.values, received.sealed) / 1e6,
+        "MB sent": sent / rounds / clients / 1e6,
+        "MB received": received / rounds / clients / 1e6,
         "seconds a round": (asked[-2] - asked[1]) / last,  # the first request is the vote, the last is the end
         "largest difference from IFCA": apart,
     }
 
 
-def _bytes(values: Params, sealed: Mapping[str, SealedBatch] | Mapping[str, SealedSum]) -> int:
-    return PLAIN_BYTES * sum(leaf.numel() for leaf in values.values()) + sum(part.nbytes for part in sealed.values())
+def _training(counted: Mapping[str, int]) -> int:
+    """Bytes of all exchanges about training, without the vote on a start."""
+    return sum(length for kind, length in counted.items() if Kind.of(kind).name == TRAIN.name)
 
 
 def variants(settings: Settings) -> Sequence[Entry]:

@@ -19,7 +19,7 @@ from coterie.recipes.mingledpie.tables import SHARED, Entry, jobs_of, lines_of, 
 from coterie.recipes.mingledpie.work import SETUPS, present, profiled
 from coterie.rng import Rng
 from coterie.run.jobs import Job, Result
-from coterie.wire.messages import Contributions, Envelope, Published
+from coterie.wire.messages import TRAIN, Contributions, Down, Published, Up
 from coterie.wire.tape import Tape
 
 RATES = (0.0625, 0.125, 0.25, 0.5)
@@ -44,8 +44,8 @@ def guessed(rate: float, clusters: int, threshold: int, counting: str, sets: int
     true = everyone % clusters
     tape = Tape([CURIOUS_SERVER])
     joined = drawn.membership(everyone, true, rng.child("clients")).float()
-    tape.record(Envelope("train", 0, everyone, Published({"w": torch.zeros(clusters, 1)})))
-    tape.record(Envelope("train", 0, everyone, Contributions(everyone, {}, torch.ones(sets), joined)))
+    tape.record(Down(TRAIN, 0, everyone, Published({"w": torch.zeros(clusters, 1)})))
+    tape.record(Up(TRAIN, 0, Contributions(everyone, {}, torch.ones(sets), joined)))
     attack = IdentityProfiling({cluster: cluster for cluster in range(clusters)})
     guess = attack.infer(tape.view(CURIOUS_SERVER), Auxiliary(), rng.child("attack")).labels
     right = sum(guess[client] == cluster for client, cluster in enumerate(true.tolist()))

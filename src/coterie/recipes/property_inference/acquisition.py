@@ -14,10 +14,8 @@ from coterie.attacks.updates import Imitation, directions, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation, Shards
 from coterie.data.partition.property import Control, PropertySplit
-from coterie.flow.drive import drive
-from coterie.flow.guard import ClientGuard, ServerGuard
-from coterie.flow.protocol import Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.measure.judge import ClusterCounts, judge
 from coterie.measure.reproduced import Line
 from coterie.measure.witness import Witness
@@ -82,13 +80,20 @@ class Siege:
     def train(self, chosen: Task, federation: Federation, attack: ModelAcquisition) -> tuple[View, Witness]:
         rounds = self.size.warmup + self.size.scored + 1
         protocol = Sattler(rounds, self.size.local, weighting="equal", progress=0.0, least=1, most=CLUSTERS)
-        tape = Tape([attack.threat])
-        server = Server(population(federation), chosen.model.init, ServerGuard(), self.rng.child("server"))
-        clients = self.rng.child("clients")
-        with Simulator(protocol, federation, chosen.model, ClientGuard(), clients, processes=0) as simulator:
-            witness = Witness(simulator)
-            drive(protocol, protocol.start(server), server, witness, tape=tape, tamperers=[attack])
-        return tape.view(attack.threat), witness
+        witness, roots = Witness(), Roots.same(self.rng)
+        ring = Ring(
+            protocol,
+            federation,
+            chosen.model,
+            roots=roots,
+            tape=Tape([attack.threat]),
+            adversaries=[attack],
+            witness=witness,
+            processes=0,
+        )
+        with ring:
+            ring.run()
+        return ring.view(attack.threat), witness
 
     def inferred(
         self, chosen: Task, view: View, witness: Witness, federation: Federation, auxiliary: Auxiliary

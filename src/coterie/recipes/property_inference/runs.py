@@ -17,10 +17,9 @@ from coterie.data.partition.property import Control, PropertySplit
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import require
-from coterie.flow.drive import drive
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Server
-from coterie.flow.simulate import Simulator, population
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
 from coterie.learn.sgd import Local
 from coterie.measure.aggregates import consecutive_cosines, pictured
 from coterie.measure.judge import YesNo, judge
@@ -180,16 +179,21 @@ class Cell:
         return ActiveProperty(**settings, data=auxiliary, gamma=self.plan.gamma)
 
     def train(self, chosen: Task, federation: Federation, attack: PassiveProperty) -> tuple[View, Witness, float]:
-        protocol, defence = self.protocol, self.plan.defence
-        tape = Tape([attack.threat])
-        server = Server(population(federation), chosen.model.init, defence.server, self.rng.child("server"))
-        tamperers = [attack] if isinstance(attack, ActiveProperty) else []
-        with Simulator(
-            protocol, federation, chosen.model, defence.client, self.rng.child("clients"), processes=0
-        ) as simulator:
-            witness = Witness(simulator)
-            state = drive(protocol, protocol.start(server), server, witness, tape=tape, tamperers=tamperers)
-            return tape.view(attack.threat), witness, main_task_auc(simulator, protocol, state)
+        witness = Witness()
+        ring = Ring(
+            self.protocol,
+            federation,
+            chosen.model,
+            self.plan.defence,
+            Roots.same(self.rng),
+            Tape([attack.threat]),
+            [attack] if isinstance(attack, ActiveProperty) else [],
+            witness,
+            processes=0,
+        )
+        with ring:
+            state = ring.run()
+            return ring.view(attack.threat), witness, main_task_auc(ring, state)
 
     def judged(self, guesses: Sequence[Suspicions], truth: YesNo) -> Result:
         """AUC over all observations, as published, and within clusters; by published features and by signed ones."""

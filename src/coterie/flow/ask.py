@@ -1,0 +1,136 @@
+"""What the server wants of whom, the answers as they come in, and what adding them up gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.errors import require
+from coterie.wire.codec import register
+from coterie.wire.messages import Contributions, Kind, Published
+from coterie.wire.sealed import SealedSum
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Ask(Generic[State]):
+    """What the server wants of whom. The state rides along so that the driver can save it; it never travels."""
+
+    kind: Kind
+    round: int
+    clients: Tensor
+    published: Published
+    state: State
+    sees: Tensor | None = None  # (clients, slots) bool
+    common: bytes = b""  # what a guard tells all clients
+    each: Mapping[int, bytes] = field(default_factory=dict)  # and what it tells each
+
+    def sub(
+        self, part: str, clients: Tensor, common: bytes = b"", each: Mapping[int, bytes] | None = None
+    ) -> Ask[State]:
+        """A further exchange about the same request: a guard's own, of which the protocol knows nothing."""
+        kind = replace(self.kind, part=part)
+        return Ask(kind, self.round, clients, Published({}), self.state, None, common, each or {})
+
+
+class Replies:
+    """The answers as they come in, group by group; to be read once. A client that dropped out is simply missing."""
+
+    def __init__(self, groups: Iterator[Contributions]) -> None:
+        self._groups = groups
+
+    def __iter__(self) -> Iterator[Contributions]:
+        return self._groups
+
+    def whole(self) -> Contributions | None:
+        """All answers at once, for a server that must look at each; None if nobody answered."""
+        groups = list(self._groups)
+        return Contributions.join(groups) if groups else None
+
+
+@register
+@dataclass(frozen=True)
+class Sums:
+    """What adding up contributions gives: one a slot. Partial sums add."""
+
+    values: Mapping[str, Tensor]  # leaves (slots, ...), float64
+    weights: Tensor  # (slots,) float64
+    counts: Tensor  # (slots,) how many clients stand behind each
+    sealed: Mapping[str, SealedSum] = field(default_factory=dict)
+    noise: Mapping[str, float] = field(default_factory=dict)  # the deviation of what a defence added; absent: none
+
+    @staticmethod
+    def nothing() -> Sums:
+        """Of nobody: a round in which no answer could be used."""
+        return Sums({}, torch.zeros(0, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+
+    @property
+    def empty(self) -> bool:
+        return not self.values and not self.sealed
+
+    @staticmethod
+    def of(part: Contributions) -> Sums:
+        shares = _shares(part)
+        values = {name: _sum_over_clients(leaf, shares).double() for name, leaf in part.values.items()}
+        membership = part.membership.ne(0)
+        sealed = {name: batch.add(membership) for name, batch in part.sealed.items()}
+        return Sums(values, shares.sum(0, dtype=torch.float64), membership.sum(0), sealed)
+
+    @staticmethod
+    def over(parts: Iterable[Contributions]) -> Sums:
+        """The sums over several groups, added up in place and leaf by leaf: there may be no room for two such sums."""
+        groups = iter(parts)
+        first = next(groups, None)
+        if first is None:
+            return Sums.nothing()
+        total = Sums.of(first)
+        for part in groups:
+            shares, membership = _shares(part), part.membership.ne(0)
+            for name, leaf in part.values.items():
+                total.values[name].add_(_sum_over_clients(leaf, shares))
+            total.weights.add_(shares.sum(0, dtype=torch.float64))
+            total.counts.add_(membership.sum(0))
+            sealed = {name: total.sealed[name] + batch.add(membership) for name, batch in part.sealed.items()}
+            total = replace(total, sealed=sealed)
+        return total
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(
+            {name: leaf + other.values[name] for name, leaf in self.values.items()},
+            self.weights + other.weights,
+            self.counts + other.counts,
+            {name: total + other.sealed[name] for name, total in self.sealed.items()},
+        )
+
+    def mean(self, previous: Published) -> Published:
+        """The weighted mean a slot; a slot to which nobody contributed keeps its model."""
+        if self.empty:
+            return previous
+        if self.sealed:  # whoever opens the sums divides, and needs the former models for empty slots
+            return Published({}, self.counts, self.sealed, replace(previous, previous=previous.origin))
+        filled = self.weights > 0
+        values = {}
+        for name, total in self.values.items():
+            shape = (-1, *[1] * (total.dim() - 1))
+            mean = (total / self.weights.clamp_min(1e-300).view(shape)).to(previous.values[name].dtype)
+            values[name] = torch.where(filled.view(shape), mean, previous.values[name])
+        return Published(values, self.counts)
+
+
+def _shares(part: Contributions) -> Tensor:
+    """(clients, slots): with what weight each client enters each slot's sum."""
+    return part.membership * part.weights.unsqueeze(1)
+
+
+def _sum_over_clients(leaf: Tensor, shares: Tensor) -> Tensor:
+    """(slots, ...) from leaf (clients, slots | 1, ...) and shares (clients, slots)."""
+    clients, slots = shares.shape
+    if leaf.shape[1] == 1:
+        return (shares.T.to(leaf.dtype) @ leaf.reshape(clients, -1)).reshape(slots, *leaf.shape[2:])
+    require(leaf.shape[1] == slots, "slots of a contribution", leaf.shape[1], f"must be 1 or {slots}")
+    return torch.einsum("cs,cs...->s...", shares.to(leaf.dtype), leaf)

@@ -1,0 +1,57 @@
+"""The client's half of every exchange, wherever the client runs: receive, answer, contribute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from coterie.flow.adversary import Insider, replaced
+from coterie.flow.cohort import Cohort, Memory
+from coterie.flow.guard import ClientGuard
+from coterie.flow.protocol import Protocol
+from coterie.flow.turn import Turn
+from coterie.privacy.ledger import Row
+from coterie.wire.codec import register
+from coterie.wire.messages import Down, Up
+
+
+@register
+@dataclass(frozen=True)
+class Answer:
+    """What some clients send, and what stays with them; of the latter only a simulation ever sees anything."""
+
+    up: Up
+    memory: tuple[Memory, ...]  # one a client
+    adversaries: tuple[Memory, ...] = ()  # one an insider
+    chosen: Tensor | None = None  # (clients, slots): their membership before any guard: the truth's witness reads it
+    spent: tuple[Row, ...] = ()
+    metrics: tuple[tuple[str, float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """A protocol's and a defence's halves that clients run, and who among them is not honest."""
+
+    protocol: Protocol[Any]
+    guard: ClientGuard
+    insiders: tuple[Insider, ...] = field(default=())
+
+    def opened(self, asked: Down, turn: Turn) -> Down:
+        """The message with what was published opened: once for all clients, for they all do the same."""
+        return asked if asked.kind.part else replace(asked, published=self.guard.receive(asked.published, turn))
+
+    def answer(self, asked: Down, cohort: Cohort, adversaries: tuple[Memory, ...] = ()) -> Answer:
+        """The answer of these clients to a message that has been opened."""
+        turn, chosen = cohort.turn, None
+        if asked.kind.part:
+            sent = self.guard.follow_up(asked, cohort)
+        else:
+            honest = self.protocol.answer(asked.kind, asked.published.values, cohort, self.guard)
+            if adversaries:
+                honest = replaced(self.insiders, asked, honest, adversaries, turn.roots.draws)
+            chosen = honest.membership
+            sent = self.guard.contribute(honest, cohort)
+        up = Up(asked.kind, asked.round, sent)
+        return Answer(up, tuple(cohort.memory), adversaries, chosen, turn.ledger.rows, turn.metrics.rows)

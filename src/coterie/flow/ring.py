@@ -1,0 +1,137 @@
+"""The engine: server, clients and wire put together, once. Training, audits, recipes and benchmarks all start here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic
+
+import torch
+
+from coterie.data.federation import VerticalFederation
+from coterie.errors import InvalidInput
+from coterie.flow.adversary import Adversary, Seats
+from coterie.flow.ask import Ask, State
+from coterie.flow.client import Answer, ClientSide
+from coterie.flow.cohort import Cohort, Memory
+from coterie.flow.drive import Transport, drive
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import Protocol, Server
+from coterie.flow.simulate import CHUNK_BYTES, AnyFederation, Dropping, Simulator, population
+from coterie.flow.turn import Metrics, Roots, Turn
+from coterie.learn.models.model import Model
+from coterie.learn.params import Params
+from coterie.privacy.ledger import Ledger
+from coterie.rng import Rng
+from coterie.wire.messages import Down, Kind, Published
+from coterie.wire.tape import Tape
+from coterie.wire.traffic import Traffic
+from coterie.wire.view import ThreatModel, View
+
+EVALUATE = Kind("evaluate")
+
+
+@dataclass
+class Ring(Generic[State]):
+    """A federation under a protocol and a defence, on this machine. Use it in a ``with`` block: it may hold processes.
+
+    ``lost`` names the clients whose answers to a message never arrive; ``witness`` is shown what no adversary sees.
+    """
+
+    protocol: Protocol[State]
+    federation: AnyFederation
+    model: Model | None = None
+    defence: Defence = field(default_factory=Defence)
+    roots: Roots = field(default_factory=lambda: Roots.same(Rng.from_entropy()))
+    tape: Tape | None = None
+    adversaries: Sequence[Adversary] = ()
+    witness: Callable[[Down, Answer], None] | None = None
+    lost: Callable[[Down], Collection[int]] | None = None
+    processes: int | None = None
+    chunk_bytes: int = CHUNK_BYTES
+
+    def __post_init__(self) -> None:
+        if why := self.defence.fits(self.protocol):
+            raise InvalidInput(f"defence {type(self.defence).__name__} does not fit this protocol: {why}")
+        if self.protocol.trains and isinstance(self.federation, VerticalFederation):
+            raise InvalidInput(
+                f"federation={type(self.federation).__name__} is split by columns, and {type(self.protocol).__name__} "
+                "trains on rows; split it by rows"
+            )
+        seats = Seats.of(self.adversaries)
+        self._seats = seats
+        self.ledger, self.metrics, self.traffic = Ledger(), Metrics(), Traffic()
+        self.server = Server(
+            population(self.federation),
+            self.defence.server,
+            self.roots.child("server"),
+            self.model,
+            self.ledger,
+            self.metrics,
+        )
+        self.clients = Simulator(
+            ClientSide(self.protocol, self.defence.client, seats.insiders),
+            self.federation,
+            self.model,
+            self.roots.child("clients"),
+            self.chunk_bytes,
+            self.processes,
+            ledger=self.ledger,
+            metrics=self.metrics,
+            witness=self.witness,
+        )
+
+    def __enter__(self) -> Ring[State]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clients.close()
+
+    @property
+    def memory(self) -> dict[int, Memory]:
+        """What clients and insiders keep: with a state, all that is needed to go on."""
+        return self.clients.memory
+
+    def run(
+        self,
+        state: State | None = None,
+        memory: Mapping[int, Memory] | None = None,
+        before_ask: Callable[[Ask[State]], None] | None = None,
+    ) -> State:
+        """To the end, from the start or from where it was."""
+        if memory is not None:
+            self.clients.memory = dict(memory)
+        transport: Transport = self.clients if self.lost is None else Dropping(self.clients, self.lost)
+        state = drive(
+            self.protocol,
+            self.protocol.start(self.server) if state is None else state,
+            self.server,
+            transport,
+            tape=self.tape,
+            traffic=self.traffic,
+            seats=self._seats,
+            before_ask=before_ask,
+        )
+        self.clients.forget_turn()
+        return state
+
+    def models(self, state: State) -> Params:
+        """What the server would publish now, through its guard, as the clients' guard opens it."""
+        round = getattr(state, "round", 0)
+        published = self.defence.server.publish(self.protocol.result(state), self.server.turn(round, EVALUATE))
+        return self._opened(published).values
+
+    def everyone(self, state: State) -> Cohort:
+        """All clients, as they would look at their data now."""
+        ids = torch.arange(self.federation.clients)
+        turn = Turn(getattr(state, "round", 0), self.clients.roots, EVALUATE)
+        return self.clients.cohort(ids, turn, self.protocol.sees(state, ids))
+
+    def view(self, threat: ThreatModel) -> View:
+        """What this adversary saw of the run."""
+        if self.tape is None:
+            raise InvalidInput("tape=None: nothing was recorded; give the ring a tape made for this threat model")
+        return self.tape.view(threat, self.defence.keys, self._opened)
+
+    def _opened(self, published: Published) -> Published:
+        return self.clients.side.guard.receive(published, Turn(0, self.clients.roots, EVALUATE))

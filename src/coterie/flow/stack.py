@@ -1,0 +1,128 @@
+"""Several defences at once. Clients apply them in the order given, and undo them in the reverse order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coterie.errors import InvalidInput, require
+from coterie.flow.ask import Ask, State, Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
+from coterie.flow.protocol import Protocol
+from coterie.flow.turn import Step, Turn
+from coterie.learn.params import Params
+from coterie.privacy.guarantee import Guarantee, RunFacts
+from coterie.wire.messages import Contributions, Down, Published
+
+
+@dataclass(frozen=True)
+class StackedClient(ClientGuard):
+    guards: tuple[ClientGuard, ...]
+
+    @property
+    def example_clip(self) -> float | None:
+        return min((guard.example_clip for guard in self.guards if guard.example_clip is not None), default=None)
+
+    @property
+    def dropout(self) -> float:
+        return max(guard.dropout for guard in self.guards)
+
+    def receive(self, published: Published, turn: Turn) -> Published:
+        return reduce(lambda found, guard: guard.receive(found, turn), reversed(self.guards), published)
+
+    def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
+        return reduce(lambda found, guard: guard.gradient(dict(found), params, step), self.guards, grads)
+
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        return reduce(lambda found, guard: guard.contribute(found, cohort), self.guards, sent)
+
+    def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
+        for guard in self.guards:
+            if type(guard).follow_up is not ClientGuard.follow_up:
+                return guard.follow_up(asked, cohort)
+        return super().follow_up(asked, cohort)
+
+
+@dataclass(frozen=True)
+class StackedServer(ServerGuard):
+    """One guard collects (the one that seals, if there is one); then each has its say on the sums."""
+
+    guards: tuple[ServerGuard, ...]
+    collector: ServerGuard
+
+    def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
+        return (yield from self.collector.collect(ask, turn))
+
+    def aggregate(self, replies: Iterable[Contributions], turn: Turn) -> Sums:
+        return self.collector.aggregate(replies, turn)
+
+    def release(self, sums: Sums, turn: Turn) -> Sums:
+        return reduce(lambda found, guard: guard.release(found, turn), self.guards, sums)
+
+    def publish(self, published: Published, turn: Turn) -> Published:
+        return reduce(lambda found, guard: guard.publish(found, turn), self.guards, published)
+
+
+@dataclass(frozen=True, init=False)
+class Stack(Defence):
+    """``Stack(DpSgd(...), Mingling(...))``: noise inside, seals outside. One member may seal, the last."""
+
+    members: tuple[Defence, ...]
+
+    def __init__(self, *members: Defence) -> None:
+        object.__setattr__(self, "members", members)
+        require(len(members) > 0, "members", (), "must be at least one defence")
+        sealing = [type(member).__name__ for member in members if member.seals]
+        require(len(sealing) <= 1, "members", sealing, "seal the same answers twice; keep one of them")
+        require(
+            not sealing or members[-1].seals,
+            "members",
+            [type(member).__name__ for member in members],
+            f"must end with {sealing[:1]}: what is sealed cannot be changed any more",
+        )
+
+    @property
+    def seals(self) -> bool:
+        return any(member.seals for member in self.members)
+
+    @property
+    def client(self) -> ClientGuard:
+        return StackedClient(tuple(member.client for member in self.members))
+
+    @property
+    def server(self) -> ServerGuard:
+        guards = tuple(member.server for member in self.members)
+        own = [
+            guard
+            for guard in guards
+            if type(guard).collect is not ServerGuard.collect or type(guard).aggregate is not ServerGuard.aggregate
+        ]
+        if len(own) > 1:
+            names = [type(guard).__name__ for guard in own]
+            raise InvalidInput(f"members with guards {names} each add up in a way of their own; keep one of them")
+        return StackedServer(guards, own[0] if own else ServerGuard())
+
+    @property
+    def keys(self) -> Mapping[str, Any]:
+        return {name: key for member in self.members for name, key in member.keys.items()}
+
+    def fits(self, protocol: Protocol[Any]) -> str:
+        return "; ".join(why for member in self.members if (why := member.fits(protocol)))
+
+    def kept_in(self, folder: Path) -> Stack:
+        return Stack(*(member.kept_in(folder) for member in self.members))
+
+    def events(self, run: RunFacts) -> Sequence[Any]:
+        return [event for member in self.members for event in member.events(run)]
+
+    def guarantee(self, run: RunFacts) -> Guarantee | None:
+        """The strongest that is proven, or else what the first of them says: each holds as if it were alone."""
+        said = [found for member in self.members if (found := member.guarantee(run)) is not None]
+        proven = [found for found in said if found.proven]
+        return min(proven, key=lambda found: found.epsilon) if proven else next(iter(said), None)

@@ -1,0 +1,66 @@
+"""What was spent, written down as it is spent. A forecast of a run's cost is compared with this."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dp_accounting import DpEvent
+
+from coterie.privacy.accounting import dpsgd_events, epsilon_of
+from coterie.privacy.guarantee import Neighbours
+from coterie.wire.codec import register
+
+EVERYBODY = -1  # where noise is added to a sum over all, each client is exposed by it
+
+
+@register
+@dataclass(frozen=True)
+class Spend:
+    """A noisy release in which a unit took part: with what noise for what it can change, and how likely it was in."""
+
+    what: str  # "dp-sgd", "lloyd 1/sums"
+    noise_multiplier: float  # 0: no noise, which costs infinity
+    sample_rate: float = 1.0
+
+
+Row = tuple[int, Spend, int]
+"""Whose (a client or ``EVERYBODY``), what, and how often."""
+
+
+@dataclass
+class Ledger:
+    """How often each client's units were exposed to which release. Entries only ever grow."""
+
+    _times: dict[tuple[int, Spend], int] = field(default_factory=dict)
+
+    def spend(self, spent: Spend, clients: Iterable[int] = (EVERYBODY,), times: int = 1) -> None:
+        for client in clients:
+            self._times[client, spent] = self._times.get((client, spent), 0) + times
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple((client, spent, times) for (client, spent), times in self._times.items())
+
+    def enter(self, rows: Iterable[Row]) -> None:
+        """What was written down elsewhere: in a worker, before a restart."""
+        for client, spent, times in rows:
+            self.spend(spent, (client,), times)
+
+    def clients(self) -> list[int]:
+        """Those with entries of their own."""
+        return sorted({client for client, _ in self._times} - {EVERYBODY})
+
+    def events(self, client: int = EVERYBODY) -> Sequence[DpEvent]:
+        """All that a unit of this client was exposed to."""
+        return [
+            event
+            for (whose, spent), times in self._times.items()
+            if whose in (client, EVERYBODY)
+            for event in dpsgd_events(spent.sample_rate, spent.noise_multiplier, times)
+        ]
+
+    def epsilon(self, delta: float, neighbours: Neighbours = Neighbours.ADD_OR_REMOVE) -> float:
+        """What the client that was exposed most has spent at this delta; 0 if nothing was."""
+        exposed = {tuple(map(repr, self.events(client))): client for client in self.clients() or [EVERYBODY]}
+        return max(epsilon_of(self.events(client), delta, neighbours) for client in exposed.values())

@@ -1,0 +1,118 @@
+"""An insider answers before its guard seals, so no sealing defence turns an active attack into nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from tests.ring import blobs, play
+from torch.nn.functional import one_hot
+
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.secure_sums import SecureSums
+from coterie.flow.guard import Defence
+from coterie.learn.models.dense import Dense
+from coterie.learn.params import flatten
+from coterie.learn.sgd import Local
+from coterie.measure.witness import Witness
+from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
+from coterie.seal.mock import MockCipher
+from coterie.wire.messages import TRAIN, Contributions, Down
+from coterie.wire.sealed import SEALED, SHARED_KEY
+from coterie.wire.tape import Tape
+from coterie.wire.view import ThreatModel
+
+FEDERATION = blobs((12, 9, 10, 12, 5, 12, 7, 10), groups=2)
+PROTOCOL = Ifca(rounds=2, local=Local(steps=3, batch_size=4, lr=0.3), clusters=2, candidates=0)
+MODEL = Dense((4, 6, 3))
+COLLUDING = ThreatModel("server and client 3", server=True, clients=frozenset({3}), keys=frozenset({SHARED_KEY}))
+
+
+@dataclass(frozen=True)
+class Shouting:
+    """Sends ten times what its client would have moved, and counts how often it did."""
+
+    threat: ThreatModel = COLLUDING
+
+    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+        if asked.kind != TRAIN:
+            return honest
+        memory["times"] = memory.get("times", 0) + 1
+        chosen = int(honest.membership[0].argmax())
+        values = {
+            name: asked.published.values[name][chosen] + 10 * (leaf - asked.published.values[name][chosen])
+            for name, leaf in honest.values.items()
+        }
+        return replace(honest, values=values)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_arrives_under_mingling_is_the_insiders(exact: bool) -> None:
+    defence = Mingling(threshold=1, cipher=MockCipher(), exact=exact)
+    opened = []
+    for adversaries in ([], [Shouting()]):
+        tape = Tape([COLLUDING])
+        done = play(PROTOCOL, FEDERATION, MODEL, defence=defence, tape=tape, adversaries=adversaries)
+        view = done.ring.view(COLLUDING)
+        sent = view.sent(0)
+        vectors = sent.sealed[SEALED].open(view.key(SHARED_KEY))[sent.ids.argsort()]
+        opened.append(vectors.sum(1) if exact else vectors)
+    moved = (opened[1] - opened[0]).abs().amax(1)
+    assert float(moved[3]) > 0.1
+    assert float(moved[torch.arange(8) != 3].max()) == 0  # the others' answers are their own
+
+
+@pytest.mark.parametrize("defence", [Defence(), SecureSums(), Mingling(threshold=1, cipher=MockCipher())])
+def test_the_models_feel_it_and_it_is_remembered(defence: Defence) -> None:
+    honest = play(PROTOCOL, FEDERATION, MODEL, defence=defence)
+    attacked = play(PROTOCOL, FEDERATION, MODEL, defence=defence, adversaries=[Shouting()], tape=Tape([COLLUDING]))
+    models = [flatten(done.ring.models(done.state)) for done in (honest, attacked)]
+    assert float((models[0] - models[1]).abs().max()) > 0.05
+    assert attacked.ring.memory[-1] == {"times": 2}
+
+
+def test_the_witness_sees_true_clusters_where_the_tape_has_decoys() -> None:
+    witness, tape = Witness(), Tape([ThreatModel("server", server=True)])
+    defence = Mingling(cipher=MockCipher(), exact=True)  # with two clusters everybody is in both
+    play(PROTOCOL, FEDERATION, MODEL, defence=defence, tape=tape, witness=witness)
+    plain = Witness()
+    play(PROTOCOL, FEDERATION, MODEL, witness=plain)
+    joined = tape.view(tape.threats[0]).sent(0).membership
+    assert bool((joined == 1).all())
+    assert witness.members[0] == plain.members[0]
+    assert sum(len(clients) for clients in witness.members[0].values()) == 8
+
+
+def test_an_insider_is_given_the_slots_of_its_clients_alone() -> None:
+    seen: list[int] = []
+
+    @dataclass(frozen=True)
+    class Looking(Shouting):
+        def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+            seen.append(asked.published.slots)
+            return honest
+
+    class Private(Ifca):
+        """Gives each client one slot."""
+
+        def run(self, state: Any, server: Any) -> Any:
+            steps = super().run(state, server)
+            reply = None
+            while True:
+                try:
+                    ask = next(steps) if reply is None else steps.send(reply)
+                except StopIteration as done:
+                    return done.value
+                sees = one_hot(torch.zeros(len(ask.clients), dtype=torch.int64), 2).bool()
+                reply = yield replace(ask, sees=sees)
+
+        def answer(self, kind: Any, models: Any, cohort: Any, guard: Any) -> Contributions:
+            sent = super().answer(kind, models, cohort, guard)
+            return replace(sent, membership=cohort.sees.float())
+
+    protocol = Private(rounds=2, local=PROTOCOL.local, clusters=2, candidates=0)
+    play(protocol, FEDERATION, MODEL, adversaries=[Looking(ThreatModel("client 3", clients=frozenset({3})))])
+    assert seen == [1, 1]

@@ -1,0 +1,124 @@
+"""Every attack, on a run in which it has something to find: one line a member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from tests.attacks.federations import LOCAL, MODEL, marked_examples
+from tests.laws.members import CENTRES, MEMBERS
+from tests.ring import Play, blobs, play
+
+from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
+from coterie.attacks.base import Attack
+from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
+from coterie.attacks.profiling import IdentityProfiling, SensitivityProfiling
+from coterie.attacks.property import PassiveProperty, property_threat
+from coterie.attacks.property_active import ActiveProperty
+from coterie.attacks.reconstruction import OTHERS, REST, ClientReconstruction, RecordReconstruction
+from coterie.attacks.updates import Imitation
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.federation import Examples, Federation
+from coterie.data.partition.property import PropertySplit
+from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import Protocol
+from coterie.learn.clusters.lloyd import Points
+from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import Model
+from coterie.learn.sgd import Local
+from coterie.privacy.guarantee import Level
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
+from coterie.wire.tape import Tape
+from coterie.wire.view import ThreatModel
+
+NOBODY = ThreatModel("nobody", clients=frozenset({99}))
+SERVER = ThreatModel("curious server", server=True)
+SMALL, STEPS = Dense((4, 6, 3)), Local(steps=3, batch_size=4, lr=0.3)
+
+
+@dataclass(frozen=True)
+class Raid:
+    """An attack, the run that it is on, and what the adversary has beside its view."""
+
+    attack: Attack[Any]
+    protocol: Protocol[Any]
+    federation: Federation
+    model: Model | None = None
+    defence: Defence = field(default_factory=Defence)
+    auxiliary: Auxiliary = field(default_factory=Auxiliary)
+    poorer: tuple[ThreatModel, ...] = ()  # seats that see less, beside nobody's
+
+    def run(self) -> Play:
+        """Insiders take their seats; those who only look have none."""
+        seated = [self.attack] if hasattr(self.attack, "answer") else []
+        tape = Tape([self.attack.threat, NOBODY, *self.poorer])
+        return play(self.protocol, self.federation, self.model, defence=self.defence, tape=tape, adversaries=seated)
+
+
+POINTS = torch.cat([CENTRES, CENTRES - 1, CENTRES + 1])
+LLOYD = FederatedLloyd(3, Level.RECORD, centres=CENTRES, steps=1, bound=3.0)
+NOISE = dict.fromkeys(LLOYD.releases(), 0.5)
+ONE_CLIENT = ThreatModel("client 1", clients=frozenset({1}))
+
+
+def _examples(federation: Federation, client: int) -> Examples:
+    return federation.examples.take(federation.train[client])
+
+
+@cache
+def raids() -> Mapping[str, Raid]:
+    rows, ours = blobs(), property_threat()
+    split = PropertySplit(3, "mark", every=2, warmup=4)
+    marked = split.split(marked_examples(400), Rng.seeded(0))
+    known = split.auxiliary(marked)
+    imitation = Imitation(MODEL, LOCAL)
+    profiled = Ifca(rounds=2, local=STEPS, clusters=2, candidates=0)
+    each = Auxiliary(rows.examples)
+    siege, besieged = MEMBERS["sattler"], blobs((12, 9, 8, 12, 5, 12, 7, 10), joins=[0] * 6 + [2, 2])
+    first = _examples(rows, 0)
+    known_records = {REST: first.take(torch.arange(1, len(first))), OTHERS: rows.examples.take(rows.train.rows[12:])}
+    shadows = POINTS[:6].reshape(2, 3, 4)
+    averaging = FedAvg(rounds=9, local=LOCAL)
+    return {
+        "passive property": Raid(
+            PassiveProperty(imitation, ours, warmup=4, trees=10), averaging, marked, MODEL, auxiliary=known
+        ),
+        "active property": Raid(
+            ActiveProperty(imitation, ours, warmup=4, trees=10, data=known), averaging, marked, MODEL, auxiliary=known
+        ),
+        "model acquisition": Raid(
+            ModelAcquisition(acquisition_threat(frozenset({6, 7}))), siege.protocol, besieged, siege.model
+        ),
+        "profiling by identity": Raid(IdentityProfiling({0: 0, 1: 1}), profiled, rows, SMALL, poorer=(ONE_CLIENT,)),
+        "profiling by model": Raid(
+            SensitivityProfiling(Imitation(SMALL, STEPS), 3),
+            profiled,
+            rows,
+            SMALL,
+            auxiliary=each,
+            poorer=(ONE_CLIENT,),
+        ),
+        "record reconstruction": Raid(
+            RecordReconstruction(0), LLOYD, rows, auxiliary=Auxiliary(parts=known_records), poorer=(ONE_CLIENT,)
+        ),
+        "client reconstruction": Raid(ClientReconstruction(0), LLOYD, rows, poorer=(ONE_CLIENT,)),
+        "cost test": Raid(CostTest(POINTS[0]), LLOYD, rows),
+        "shadow test": Raid(ShadowTest(POINTS[0], shadows, shadows + 1), LLOYD, rows),
+        "sums test": Raid(
+            SumsTest(first.x[:1], Points.of([rows.examples.x[rows.train.rows[1:]]]), NOISE),
+            LLOYD,
+            rows,
+            defence=CentralNoise(NOISE),
+        ),
+    }
+
+
+every_attack = pytest.mark.parametrize("raid", raids().values(), ids=raids().keys())

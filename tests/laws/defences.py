@@ -1,0 +1,95 @@
+"""Every defence, on every protocol that it fits: one line a member."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.laws.members import MEMBERS, Member
+
+from coterie.defences.dpsgd import DpSgd
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.regularise import L2, Dropout
+from coterie.defences.secure_sums import PairwiseMasks, SecureSums
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import Protocol
+from coterie.flow.stack import Stack
+from coterie.seal.mock import MockCipher
+
+PRESENT = 6  # clients of the members' federation that have data and are there from the start
+Make = Callable[[Protocol[Any]], Defence]
+
+
+@dataclass(frozen=True)
+class Shield:
+    """A defence at work, and at the setting at which it changes nothing."""
+
+    active: Make
+    neutral: Make
+    to_the_grid: bool = False  # sealed values are rounded to a grid of 2^-24, which its neutral setting does too
+
+
+def _noise(size: float) -> Callable[[Protocol[Any]], dict[str, float]]:
+    return lambda protocol: dict.fromkeys(protocol.releases(), size)
+
+
+LITTLE, NONE = _noise(0.05), _noise(0.0)
+
+DEFENCES = {
+    "DP-SGD": Shield(lambda _: DpSgd(0.5, 0.3), lambda _: DpSgd(math.inf, 0.0)),
+    "dropout": Shield(lambda _: Dropout(0.3), lambda _: Dropout(0.0)),
+    "L2": Shield(lambda _: L2(0.1), lambda _: L2(0.0)),
+    "central noise": Shield(lambda on: CentralNoise(LITTLE(on)), lambda on: CentralNoise(NONE(on))),
+    "local noise": Shield(lambda on: LocalNoise(LITTLE(on)), lambda on: LocalNoise(NONE(on))),
+    "distributed noise": Shield(
+        lambda on: DistributedNoise(LITTLE(on), clients=7, colluders=1),
+        lambda on: DistributedNoise(NONE(on), clients=7, colluders=1),
+        to_the_grid=True,
+    ),
+    "distributed noise, masks": Shield(
+        lambda on: DistributedNoise(LITTLE(on), clients=7, colluders=1, masks=PairwiseMasks()),
+        lambda on: DistributedNoise(NONE(on), clients=7, colluders=1, masks=PairwiseMasks()),
+        to_the_grid=True,
+    ),
+    "secure sums": Shield(lambda _: SecureSums(), lambda _: SecureSums(), to_the_grid=True),
+    "mingling": Shield(
+        lambda _: Mingling(threshold=1, cipher=MockCipher()),
+        lambda _: Mingling(rate=1e-9, threshold=1, cipher=MockCipher()),
+        to_the_grid=True,
+    ),
+    "exact mingling, masks": Shield(
+        lambda _: Mingling(threshold=2, cipher=PairwiseMasks(), exact=True),
+        lambda _: Mingling(threshold=2, cipher=MockCipher(), exact=True),
+        to_the_grid=True,
+    ),
+    "stack": Shield(
+        lambda _: Stack(DpSgd(0.5, 0.3), L2(0.1)), lambda _: Stack(DpSgd(math.inf, 0.0), L2(0.0), Dropout(0.0))
+    ),
+    "stack that seals": Shield(
+        lambda _: Stack(L2(0.1), SecureSums()), lambda _: Stack(L2(0.0), SecureSums()), to_the_grid=True
+    ),
+}
+
+
+def fitting() -> Iterator[tuple[str, Shield, Member]]:
+    """Every defence on every protocol that it fits."""
+    for name, shield in DEFENCES.items():
+        for on, member in MEMBERS.items():
+            if not shield.active(member.protocol).fits(member.protocol):
+                yield f"{name} on {on}", shield, member
+
+
+PAIRS = {name: (shield, member) for name, shield, member in fitting()}
+every_pair = pytest.mark.parametrize(("shield", "member"), PAIRS.values(), ids=PAIRS.keys())
+FEW: dict[
+    str, tuple[Shield, Member]
+] = {}  # of each defence, the first protocol that it fits: where a law is about the defence and is not cheap
+for _name, _pair in PAIRS.items():
+    FEW.setdefault(_name.split(" on ")[0], _pair)
+every_defence = pytest.mark.parametrize(("shield", "member"), FEW.values(), ids=FEW.keys())

@@ -1,0 +1,84 @@
+"""Law 6. The forecast is what the ledger says was spent; no noise costs infinity; no clipping, no claim."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.laws.defences import PAIRS, Shield, every_pair
+from tests.laws.members import POISSON, TRAINERS, Member
+from tests.ring import play
+
+from coterie.data.federation import Federation
+from coterie.defences.dpsgd import DpSgd
+from coterie.flow.guard import Defence
+from coterie.privacy.accounting import epsilon_of
+from coterie.privacy.guarantee import RunFacts
+
+DELTA = 1e-5
+
+
+def facts(protocol: Any, federation: Federation) -> RunFacts:
+    found = protocol.facts(federation, DELTA)
+    assert isinstance(found, RunFacts)
+    return found
+
+
+def everybody_there(member: Member) -> Federation:
+    """Nobody joins late: a forecast is for those who take part in every round."""
+    return replace(member.federation(), joins=None)
+
+
+def spent_and_forecast(protocol: Any, federation: Federation, member: Member, defence: Defence) -> tuple[float, float]:
+    done = play(protocol, federation, member.model, defence=defence)
+    forecast = epsilon_of(defence.events(facts(protocol, federation)), DELTA)
+    return done.ring.ledger.epsilon(DELTA), forecast
+
+
+@pytest.mark.parametrize("member", TRAINERS.values(), ids=TRAINERS.keys())
+def test_dpsgd_spends_what_it_forecasts(member: Member) -> None:
+    """Exactly where everybody takes part in every round; never more."""
+    batch = member.protocol.local.batch_size  # type: ignore[attr-defined]
+    local = replace(POISSON, batch_size=batch, steps=1 if getattr(member.protocol, "average_gradients", False) else 3)
+    protocol: Any = replace(member.protocol, local=local)  # type: ignore[type-var]
+    federation = everybody_there(member)
+    spent, forecast = spent_and_forecast(protocol, federation, member, DpSgd(0.5, 1.2))
+    assert 0 < spent <= forecast * (1 + 1e-6)
+    if protocol.participation == 1 and protocol.placements == 0:
+        assert spent == pytest.approx(forecast, rel=1e-3)
+
+
+SUMS = {name: pair for name, pair in PAIRS.items() if "noise" in name}
+
+
+@pytest.mark.parametrize(("shield", "member"), SUMS.values(), ids=SUMS.keys())
+def test_noisy_sums_spend_what_they_forecast(shield: Shield, member: Member) -> None:
+    """Lloyd's algorithm may stop early, and then spends less than was planned for."""
+    defence = shield.active(member.protocol)
+    spent, forecast = spent_and_forecast(member.protocol, member.federation(), member, defence)
+    assert 0 < spent <= forecast * (1 + 1e-9)
+    if "feddp" in type(member.protocol).__name__.lower():
+        assert spent == pytest.approx(forecast)
+
+
+@every_pair
+def test_a_claim_is_finite_only_with_noise_and_bounds(shield: Shield, member: Member) -> None:
+    protocol: Any = member.protocol
+    run = facts(protocol, member.federation())
+    neutral = shield.neutral(protocol).guarantee(run)
+    assert neutral is None or not neutral.proven
+    said = shield.active(protocol).guarantee(run)
+    if said is not None and said.proven:
+        assert math.isfinite(said.epsilon)
+        assert said.epsilon == pytest.approx(epsilon_of(shield.active(protocol).events(run), run.delta))
+
+
+def test_a_release_without_noise_costs_infinity() -> None:
+    member = PAIRS["central noise on federated lloyd, records"][1]
+    from coterie.defences.noisy_sums.central import CentralNoise
+
+    silent = CentralNoise(dict.fromkeys(member.protocol.releases(), 0.0))
+    done = play(member.protocol, member.federation(), member.model, defence=silent)
+    assert done.ring.ledger.epsilon(DELTA) == math.inf
