@@ -61,7 +61,7 @@ class Recipe:
     def state(self, settings: Settings, folder: Path) -> tuple[int, int]:
         """How many of its jobs have been run, and how many there are."""
         jobs = self.jobs(settings)
-        return sum(stored(self.folder(settings, folder), job.key) is not None for job in jobs), len(jobs)
+        return sum(stored(self.folder(settings, folder), job) is not None for job in jobs), len(jobs)
 
     def run(
         self, settings: Settings, folder: Path, *, processes: int | None = None, progress: Progress | None = None
