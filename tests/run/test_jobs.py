@@ -49,7 +49,7 @@ def test_progress_counts_what_was_kept(tmp_path: Path) -> None:
     run_jobs(jobs([1], tmp_path / "trace"), tmp_path / "kept")
     seen: list[tuple[int, int, str]] = []
     run_jobs(jobs([1, 2], tmp_path / "trace"), tmp_path / "kept", progress=lambda *row: seen.append(row))
-    assert seen == [(1, 2, "1 of the results are from before"), (2, 2, "squares/2")]
+    assert seen == [(1, 2, "1 result is from before"), (2, 2, "squares/2")]
 
 
 def test_two_jobs_cannot_share_a_key(tmp_path: Path) -> None:
@@ -86,14 +86,14 @@ def test_other_arguments_and_other_data_make_another_result(tmp_path: Path) -> N
     assert told == [
         "",
         "same",
-        "1 of the results are from before",
-        "1 from before the arguments changed is made anew",
+        "1 result is from before",
+        "1 result is from before the arguments changed, and made anew",
         "same",
     ]
     data.write_text("1,3")
     told.clear()
     assert run(3) == 9
-    assert told[0] == "1 from before the data changed is made anew"
+    assert told[0] == "1 result is from before the data changed, and made anew"
     assert Path(trace).read_text().split() == ["2", "3", "3"]
 
 

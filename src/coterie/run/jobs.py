@@ -71,10 +71,12 @@ class Kept:
 
     def __str__(self) -> str:
         """Empty if there is nothing from before."""
-        parts = [f"{len(self.results)} of the results are from before"] if self.results else []
+        counts = {"from before": len(self.results)} if self.results else {}
         for changed, count in Counter(self.stale.values()).items():
-            parts.append(f"{count} from before the {changed} changed {'is' if count == 1 else 'are'} made anew")
-        return ", ".join(parts)
+            counts[f"from before the {changed} changed, and made anew"] = count
+        return "; ".join(
+            f"{count} {'result is' if count == 1 else 'results are'} {rest}" for rest, count in counts.items()
+        )
 
 
 def run_jobs(
