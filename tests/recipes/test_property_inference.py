@@ -92,7 +92,7 @@ def test_controls_stand_with_their_row() -> None:
     assert {name: round(value.value, 3) for name, value in row.values.items()} == {
         "placebo": 0.6,
         "absent": 0.5,
-        "explained by it": 0.333,
+        "explained by placebo": 0.333,
         "chance": 0.5,
         "main task AUC": 0.9,
     }

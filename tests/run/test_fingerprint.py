@@ -129,6 +129,7 @@ def test_the_fast_reader_misses_no_import_statement() -> None:
         "if x: import a",
         "x = 1; import a",
         "import a, \\\n  b",
+        "from a \\\n  import b",
         "from a import (  # why\n  b,\n  c,\n)",
         "from a import (  # why (or not)\n  b,\n)",
         "\tfrom a import b",

@@ -31,10 +31,7 @@ MANY = (
     1000  # files of a folder that are looked at one by one; where there are more, the folder's own time speaks for them
 )
 
-IMPORT = re.compile(
-    r"^[ \t]*(?:[^#\n]*[:;][ \t]*)?((?:from|import)\s[^\n(\\]*(?:\([^)]*\)|(?:\\\n[^\n\\]*)*))", re.MULTILINE
-)
-NAMED = re.compile(r"""["'](\w+(?:\.\w+)+)(?::\w+)?["']""")
+BEGINS = re.compile(r"(?:^|[:;])\s*((?:from|import)\s.*)")  # on a line that holds the word
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,7 @@ def imported_by(module: str, packages: frozenset[str]) -> frozenset[str]:
     A package's ``__init__`` counts where something is taken from it, not where it is only on the way to a module.
     """
     text = source(module)
-    found = {name for name in NAMED.findall(text) if top(name) in packages}
+    found = set(re.findall(rf"""["']((?:{"|".join(sorted(packages))})(?:\.\w+)+)(?::\w+)?["']""", text))
     for node in import_statements(text):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
@@ -129,13 +126,29 @@ def imported_by(module: str, packages: frozenset[str]) -> frozenset[str]:
 def import_statements(text: str) -> list[ast.stmt]:
     """Cut out first and parsed then: to parse whole sources takes five times as long. Prose may look alike."""
     found: list[ast.stmt] = []
-    for statement in IMPORT.findall(text):
+    lines = text.splitlines()
+    for statement in [_statement(lines, number) for number, line in enumerate(lines) if "import" in line]:
         try:
             found += ast.parse(statement).body
         except SyntaxError:
-            if "import (" in statement:  # cut short by a bracket in a comment
+            if "import (" in statement:  # a bracket in a comment was counted
                 return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
     return found
+
+
+def _statement(lines: Sequence[str], number: int) -> str:
+    """The import statement whose word stands in this line, if one does; it may go on, or have begun a line above."""
+    first, last = number, number
+    while first and lines[first - 1].endswith("\\"):
+        first -= 1
+    begins = BEGINS.search(lines[first])
+    if begins is None:
+        return ""
+    statement = "\n".join([begins[1], *lines[first + 1 : number + 1]])
+    while last + 1 < len(lines) and (statement.count("(") > statement.count(")") or statement.endswith("\\")):
+        last += 1
+        statement += "\n" + lines[last]
+    return statement
 
 
 def top(name: str) -> str:

@@ -161,7 +161,7 @@ def explained(ours: Estimate, controls: Mapping[str, Estimate]) -> dict[str, Est
     """How much of the score above chance its placebo accounts for."""
     if PLACEBO not in controls or not ours.value > CHANCE:
         return {}
-    return {"explained by it": Estimate(max(0.0, (controls[PLACEBO].value - CHANCE) / (ours.value - CHANCE)))}
+    return {"explained by placebo": Estimate(max(0.0, (controls[PLACEBO].value - CHANCE) / (ours.value - CHANCE)))}
 
 
 def remarks(runs: Sequence[Result], measure: str) -> str:
