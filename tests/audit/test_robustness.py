@@ -105,7 +105,7 @@ def test_a_full_disk_in_a_job_keeps_the_others(tmp_path: Path) -> None:
     full(tmp_path / "square1.json")
     with pytest.raises(JobFailed, match=r"square1\.json: No space left.*the same command goes on"):
         run_jobs(jobs, tmp_path, processes=1)
-    assert stored(tmp_path, "square0") == {"value": 0}
+    assert stored(tmp_path, jobs[0]) == {"value": 0}
     assert run_jobs(jobs, tmp_path, processes=1)["square1"] == {"value": 1}
 
 

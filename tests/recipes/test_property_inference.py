@@ -1,8 +1,9 @@
-"""The recipes: every published value has a run, results become lines and claims, and a cell runs end to end."""
+"""The recipes: every published value has a run, results become rows and claims, and a cell runs end to end."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,28 +12,29 @@ import pytest
 from coterie.data.federation import Examples
 from coterie.errors import InvalidInput
 from coterie.learn.sgd import Local
-from coterie.measure.reproduced import Line
-from coterie.recipes import all_recipes
-from coterie.recipes.base import Recipe, Scale, Settings
+from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows
+from coterie.recipes.base import Recipe
+from coterie.recipes.property_inference import RECIPES
 from coterie.recipes.property_inference import published as property_published
 from coterie.recipes.property_inference.acquisition import Siege
-from coterie.recipes.property_inference.recipes import PAPER, by_part, private_claims
-from coterie.recipes.property_inference.runs import Cell, Plan, Size, size
-from coterie.recipes.property_inference.tables import (
-    ABSENT,
-    PLACEBO,
-    SIGNED,
-    WITHIN,
+from coterie.recipes.property_inference.claims import (
     above,
-    at_chance,
+    active_claims,
     controls_at_chance,
     found_beyond_placebo,
     in_one_sentence,
+    passive_claims,
+    private_claims,
+    regularised_claims,
 )
+from coterie.recipes.property_inference.entries import MAIN_TASK, OVER_ALL, PUBLISHED, SIGNED, WITHIN, label
+from coterie.recipes.property_inference.runs import Cell, Plan, Size, size
+from coterie.recipes.property_inference.tables import by_part
 from coterie.recipes.property_inference.tasks import Detail, by_hair, task
+from coterie.recipes.settings import Scale, Settings
 from coterie.rng import Rng
 
-OURS = {recipe.table: recipe for recipe in all_recipes() if recipe.paper == PAPER}
+OURS = {recipe.table: recipe for recipe in RECIPES}
 TINY = Size(Detail(8, tokens=5, vocabulary=50, drawn=600), 4, 8, 2, Local(1, None, 8, 0.1), 2, 4, 1)
 
 
@@ -49,32 +51,51 @@ def fake(auc: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("table", OURS)
 @pytest.mark.parametrize("scale", list(Scale))
-def test_every_recipe_lists_jobs_and_makes_lines_of_their_results(table: str, scale: Scale) -> None:
+def test_every_recipe_lists_jobs_and_makes_rows_of_their_results(table: str, scale: Scale) -> None:
     recipe: Recipe = OURS[table]
     settings = Settings(scale, seeds=(0, 1, 2))
     jobs = recipe.jobs(settings)
     assert len(jobs) % 3 == 0
-    results = {job.key: fake(0.7 + job.arguments["seed"] / 100) for job in jobs}
-    lines = recipe.lines(settings, results)
-    assert lines
-    assert all(math.isfinite(line.ours) for line in lines)
-    assert all(line.low < line.ours < line.high for line in lines if line.row.endswith("clients"))
-    recipe.claims(lines)
+    found = recipe.shown(settings, {job.key: fake(0.7 + job.arguments["seed"] / 100) for job in jobs})
+    assert len(found.rows) > 0  # and no key twice, or there would be no rows
+    assert all(math.isfinite(row.ours.value) for row in found.rows)
+    assert len({row.label for row in found.rows}) == len(found.rows)
+    scored = [row.ours for row in found.rows if "features" in row.key]
+    assert all(ours.low < ours.value < ours.high and list(ours.by_seed) == [0, 1, 2] for ours in scored)
 
 
 def test_published_values_stand_beside_their_own_rows() -> None:
     settings = Settings(Scale.PAPER, seeds=(0,))
-    recipe = OURS["9"]
-    lines = {line.row: line for line in recipe.lines(settings, {})}
-    assert lines["A FL 3 clients"].published == 0.873
-    assert lines["C CFL 20 clients"].published == 0.8002
-    assert lines["C CFL 20 clients" + PLACEBO].published is None
-    private = {line.row: line for line in OURS["7 and 8"].lines(settings, {})}
-    assert private["C CFL 5 clients sigma 0.5"].published == 0.5081
-    assert private["A CFL 20 clients active sigma 0.2"].published == 0.4952
-    scaled = {line.row: line for line in OURS["4"].lines(settings, {})}
-    assert scaled["B CFL 10 clients scaled 5"].published == 0.8644
+
+    def published(table: str, **key: str | float) -> float | None:
+        as_printed = {"features": PUBLISHED, "scoring": OVER_ALL}
+        return OURS[table].shown(settings, {}).rows[Key.of(**(key | as_printed))].published
+
+    assert published("9", task="A", method="FL", clients=3) == 0.873
+    assert published("9", task="C", method="CFL", clients=20) == 0.8002
+    quiet: dict[str, Any] = {"attack": "passive", "gamma": 0.0, "defence": "DP-SGD"}
+    assert published("7 and 8", task="C", method="CFL", clients=5, **quiet, strength=0.5) == 0.5081
+    loud: dict[str, Any] = {"attack": "active", "gamma": 1.0, "defence": "DP-SGD"}
+    assert published("7 and 8", task="A", method="CFL", clients=20, **loud, strength=0.2) == 0.4952
+    assert published("4", task="B", method="CFL", clients=10, attack="scaled", gamma=5.0) == 0.8644
+    signed = [row.published for row in OURS["9"].shown(settings, {}).rows.where(features=SIGNED)]
+    assert set(signed) == {None}
     assert len(property_published.PASSIVE) == 18
+
+
+def test_controls_stand_with_their_row() -> None:
+    settings = Settings(seeds=(0, 1, 2), rows=("C CFL",))
+    scores = {"none": 0.8, "placebo": 0.6, "absent": 0.5}
+    results = {job.key: fake(scores[job.arguments["plan"]["control"]]) for job in OURS["9"].jobs(settings)}
+    rows = OURS["9"].shown(settings, results).rows
+    row = rows[Key.of(task="C", method="CFL", clients=3, features=PUBLISHED, scoring=OVER_ALL)]
+    assert {name: round(value.value, 3) for name, value in row.values.items()} == {
+        "placebo": 0.6,
+        "absent": 0.5,
+        "explained by placebo": 0.333,
+        "chance": 0.5,
+        "main task AUC": 0.9,
+    }
 
 
 def test_rows_and_seeds_can_be_chosen() -> None:
@@ -85,62 +106,146 @@ def test_rows_and_seeds_can_be_chosen() -> None:
     ]
 
 
-def rows(**values: tuple[float, float]) -> list[Line]:
-    """A line of each name, with its interval and its middle."""
-    return [Line(name.replace("_", " "), None, sum(ends) / 2, *ends, seeds=3) for name, ends in values.items()]
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+HOLDS, FAILS, UNDECIDED = Decision.HOLDS, Decision.FAILS, Decision.UNDECIDED
 
 
-def test_claims_follow_the_intervals() -> None:
-    table = [
-        *rows(C_CFL_3=(0.8, 0.9), C_FL_3=(0.6, 0.7), D_CFL_3=(0.5, 0.6), D_FL_3=(0.55, 0.65)),
-        Line("C CFL 3" + PLACEBO, None, 0.5, 0.45, 0.55, seeds=3),
-        Line("C CFL 3" + ABSENT, None, 0.5, 0.4, 0.6, seeds=3),
+def around(value: float, spread: float = 0.01) -> Estimate:
+    """Of three seeds; its interval reaches 2.5 times the spread to either side."""
+    return Estimate.over({0: value - spread, 1: value, 2: value + spread})
+
+
+def row(task: str, method: str, ours: Estimate, *, scoring: str = OVER_ALL, **controls: Estimate) -> Row:
+    key = Key.of(task=task, method=method, clients=3, features=PUBLISHED, scoring=scoring)
+    return Row(key, label(key), None, ours, controls)
+
+
+def decisions(claims: Sequence[Claim]) -> list[Decision]:
+    return [claim.decision for claim in claims]
+
+
+def test_rows_are_compared_seed_by_seed() -> None:
+    rows = Rows.of(
+        [
+            row("C", "CFL", Estimate.over({0: 0.61, 1: 0.72, 2: 0.83})),
+            row("C", "FL", Estimate.over({0: 0.60, 1: 0.70, 2: 0.80})),  # intervals overlap; differences are above 0
+            row("D", "CFL", around(0.55)),
+            row("D", "FL", Estimate.over({0: 0.5, 1: 0.6, 2: 0.55})),
+            row("E", "CFL", around(0.5)),
+            row("E", "FL", around(0.6)),
+        ]
+    )
+    compared = above(rows, "more", {"method": "CFL"}, {"method": "FL"})
+    found = {claim.text: claim.decision for claim in compared}
+    assert found == {
+        "more (C CFL 3 clients)": UNDECIDED,
+        "more (D CFL 3 clients)": UNDECIDED,
+        "more (E CFL 3 clients)": FAILS,
+    }
+    steady = Rows.of([row("C", "CFL", around(0.75)), row("C", "FL", around(0.7))])
+    assert decisions(above(steady, "more", {"method": "CFL"}, {"method": "FL"})) == [HOLDS]
+    assert decisions(in_one_sentence("in all", compared)) == [FAILS]
+    assert decisions(in_one_sentence("in all", compared[:2])) == [UNDECIDED]
+    assert decisions(in_one_sentence("in all", above(steady, "more", {"method": "CFL"}, {"method": "FL"}) * 2)) == [
+        HOLDS
     ]
-    assert [claim.holds for claim in controls_at_chance(table)] == [True]
-    assert found_beyond_placebo(table)[0].holds
-    holds = {claim.text: claim.holds for claim in above(table, "more", " CFL ", " FL ")}
-    assert holds == {"more (C CFL 3)": True, "more (D CFL 3)": None}
-    compared = above(table, "more", " CFL ", " FL ")
-    assert [claim.holds for claim in in_one_sentence("in all", compared)] == [None]
-    assert [claim.holds for claim in in_one_sentence("in all", compared[:1] * 2)] == [True]
-    assert [claim.holds for claim in in_one_sentence("in all", [replace(compared[0], holds=False), *compared])] == [
-        False
+    assert in_one_sentence("in all", compared[:1]) == []
+
+
+def test_fl_has_one_cluster_to_be_compared_with() -> None:
+    rows = Rows.of([row("C", "CFL", around(0.8), scoring=WITHIN), row("C", "FL", around(0.6))])
+    claims = [claim for claim in passive_claims(rows) if claim.text.startswith("CFL leaks more")]
+    assert decisions(claims) == [HOLDS]
+
+
+def test_a_placebo_may_explain_all() -> None:
+    far = Rows.of([row("C", "CFL", around(0.8), placebo=around(0.5))])
+    assert decisions(found_beyond_placebo(far)) == [HOLDS]
+    near = Rows.of([row("C", "CFL", around(0.8), placebo=Estimate.over({0: 0.75, 1: 0.85, 2: 0.8}))])
+    assert decisions(found_beyond_placebo(near)) == [UNDECIDED]
+    beaten = Rows.of([row("C", "CFL", around(0.7), placebo=around(0.8))])
+    assert decisions(found_beyond_placebo(beaten)) == [FAILS]
+    assert found_beyond_placebo(Rows.of([row("C", "CFL", around(0.7))])) == []
+
+
+def test_one_of_many_comparisons_is_not_found_by_accident() -> None:
+    """Three seeds 0.02, 0.03 and 0.04 above: beyond 0 alone, and not among twenty."""
+    lucky, flat = Estimate.over({0: 0.62, 1: 0.63, 2: 0.64}), Estimate.over({0: 0.6, 1: 0.6, 2: 0.6})
+    alone = [row("C", "CFL", lucky, placebo=flat)]
+    same = [
+        row(f"D{number}", "CFL", around(0.6), placebo=Estimate.over({0: 0.6, 1: 0.59, 2: 0.61})) for number in range(19)
     ]
-    off = [*table[:-2], *(replace(one, low=0.55, high=0.7) for one in table[-2:])]
-    assert controls_at_chance(off)[0].holds is False
-    assert "absent" in controls_at_chance(off)[0].evidence
+    rows = Rows.of([*alone, *same])
+    assert decisions(found_beyond_placebo(Rows.of(alone))) == [HOLDS]
+    assert decisions(found_beyond_placebo(rows)) == [UNDECIDED]
+
+
+def controlled(*controls: Estimate, method: str = "FL") -> Rows:
+    return Rows.of(row(f"T{number}", method, around(0.7), absent=one) for number, one in enumerate(controls))
+
+
+def test_controls_score_chance_as_often_as_chance_would() -> None:
+    fine, off = around(0.5), Estimate(0.56, 0.51, 0.61, {0: 0.54, 1: 0.56, 2: 0.58})
+    assert decisions(controls_at_chance(controlled(fine, fine))) == [HOLDS]
+    claim = controls_at_chance(controlled(off))[0]
+    assert claim.decision is FAILS
+    assert "absent" in claim.evidence
     # Of twenty true intervals, more than two miss in 8 % of tables and more than three in 2 %: three are allowed.
-    many = [replace(table[-1], low=0.55 if number < 4 else 0.4, high=0.7) for number in range(20)]
-    assert [controls_at_chance(many[left:])[0].holds for left in (0, 1)] == [False, True]
-    # One of four misses by so much that no multiplicity excuses it: 0.2 where 0.05 times 4.6 / 2.8 would be.
-    fine = replace(table[-1], seeds=5)
-    far = replace(fine, ours=0.7, low=0.65, high=0.75)
-    assert [controls_at_chance([one, *[fine] * 3])[0].holds for one in (far, fine)] == [False, True]
+    assert [controls_at_chance(controlled(*[off] * bad, *[fine] * (20 - bad)))[0].decision for bad in (3, 4)] == [
+        HOLDS,
+        FAILS,
+    ]
+    # One of four misses by so much that no multiplicity excuses it.
+    assert decisions(controls_at_chance(controlled(around(0.7), fine, fine, fine))) == [FAILS]
+    assert decisions(controls_at_chance(controlled(Estimate(0.5)))) == [UNDECIDED]  # one seed
     # A control that only tells clusters apart is off as published and at chance within clusters.
-    told = [Line("C CFL 3" + WITHIN + PLACEBO, None, 0.5, 0.4, 0.6), Line("C CFL 3" + PLACEBO, None, 0.7, 0.65, 0.75)]
-    told = [replace(one, seeds=3) for one in told]
-    assert [claim.holds for claim in controls_at_chance(told * 2)] == [True, False]
-    within = [Line("C CFL 3" + WITHIN, None, 0.75, 0.71, 0.79), *rows(C_FL_3=(0.6, 0.7))]
-    assert [claim.holds for claim in above(within, "more", " CFL ", " FL ")] == [True]
-    near = [*table[:4], Line("C CFL 3" + PLACEBO, None, 0.8, 0.75, 0.85)]
-    assert found_beyond_placebo(near)[0].holds is False
+    pooled = row("C", "CFL", around(0.7), placebo=around(0.7))
+    within = row("C", "CFL", around(0.7), scoring=WITHIN, placebo=fine)
+    assert decisions(controls_at_chance(Rows.of([pooled, within]))) == [HOLDS, FAILS]
 
 
 def test_a_defence_is_judged_at_chance_by_the_attack_alone() -> None:
-    table = [
-        Line("C CFL 5 sigma 0.5", None, 0.52, 0.45, 0.6),
-        Line("C CFL 5 sigma 0.5" + SIGNED, None, 0.7, 0.6, 0.8),
-        Line("C CFL 5 sigma 0.5, main task", None, 0.9, 0.8, 1.0),
-        Line("C FL 5 sigma 0.5, main task", None, 0.6, 0.5, 0.7),
-    ]
-    assert [claim.holds for claim in at_chance(table, "at 0.5", " sigma ")] == [True, False]
-    assert [claim.holds for claim in private_claims(table)] == [True, False, True]
+    def private(method: str, ours: Estimate, **more: str) -> Row:
+        key = Key.of(task="C", method=method, clients=5, attack="passive", gamma=0.0, defence="DP-SGD", strength=0.5)
+        return Row(key.but(**more), label(key), None, ours)
+
+    signed = {"features": SIGNED, "scoring": OVER_ALL}
+    rows = Rows.of(
+        [
+            private("CFL", around(0.51), features=PUBLISHED, scoring=OVER_ALL),
+            private("CFL", around(0.7), **signed),
+            private("FL", Estimate(0.5), **signed),
+            private("CFL", around(0.9), measure=MAIN_TASK),
+            private("FL", around(0.6), measure=MAIN_TASK),
+        ]
+    )
+    assert decisions(private_claims(rows)) == [HOLDS, FAILS, UNDECIDED, HOLDS]
+
+
+def test_stronger_attacks_and_defences_may_do_nothing() -> None:
+    def attacked(attack: str, gamma: float, value: float) -> Row:
+        key = Key.of(task="C", method="CFL", clients=3, attack=attack, gamma=gamma, features=SIGNED, scoring=WITHIN)
+        return Row(key, label(key), None, around(value))
+
+    rows = [attacked("passive", 0.0, 0.8), attacked("active", 1.0, 0.7), attacked("scaled", 5.0, 0.9)]
+    assert decisions(active_claims(Rows.of(rows))) == [FAILS, HOLDS]
+
+    def defended(defence: str, strength: float, value: float) -> Row:
+        key = Key.of(task="C", method="CFL", clients=3, defence=defence, strength=strength, features=SIGNED)
+        return Row(key, label(key), None, around(value))
+
+    rows = [defended("none", 0.0, 0.8), defended("dropout", 0.1, 0.9), defended("penalty", 0.02, 0.7)]
+    assert decisions(regularised_claims(Rows.of(rows))) == [FAILS, HOLDS]
 
 
 def test_scores_by_size_and_time() -> None:
-    lines = {line.row: line for line in by_part("x", [fake(0.5)])}
-    assert lines["x, clusters of 3"].ours == 1.0  # the toy's signed score is the answer
-    assert lines["x, quarter 1 of the rounds"].ours == 1.0
+    key = Key.of(clients=8, share=0.5)
+    rows = Rows.of(by_part(key, {0: fake(0.5)}))
+    by_size, by_time = rows[key.but(size=3)], rows[key.but(quarter=1)]
+    assert (by_size.ours.value, by_time.ours.value) == (1.0, 1.0)  # the toy's signed score is the answer
+    assert by_size.label == "property share 0.5, clusters of 3"
+    assert by_time.label == "property share 0.5, quarter 1 of the rounds"
 
 
 # -- cells, end to end on drawn faces ---------------------------------------------------------------------------------
@@ -174,10 +279,11 @@ def test_newcomers_besiege_a_server() -> None:
     assert 0 <= result["reached"] <= 1
     settings = Settings(seeds=(0,))
     jobs = OURS["App A"].jobs(settings)
-    lines = OURS["App A"].lines(settings, {job.key: result for job in jobs})
-    assert [line.row for line in lines if "obtained" in line.row] == [
+    rows = OURS["App A"].shown(settings, {job.key: result for job in jobs}).rows
+    assert [row.label for row in rows.where(measure="obtained")] == [
         f"{count} newcomers: share of models obtained" for count in (1, 2, 3, 4)
     ]
+    assert set(rows[Key.of(newcomers=3, measure="auc")].values) == {"placebo", "absent"}
 
 
 def test_the_paper_scale_is_the_papers() -> None:

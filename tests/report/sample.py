@@ -23,7 +23,7 @@ from coterie.measure.findings import (
     Method,
     Series,
 )
-from coterie.measure.reproduced import Claim, Line, Reproduction
+from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Reproduction, Row, Rows
 
 PROPERTY, ACQUISITION, PROFILING = "property inference", "model acquisition", "preference profiling"
 MEMBERSHIP, RECONSTRUCTION = "membership inference", "reconstruction from k-means"
@@ -263,10 +263,14 @@ def sample() -> AuditResult:
 def reproduction() -> Reproduction:
     return Reproduction(
         "sample paper", "III", "Accuracy of five trainers (made-up values)",
-        [Line("IFCA", 0.95, 0.941, 0.93, 0.952), Line("FedAvg", 0.62, 0.655, 0.63, 0.68, "ours has more local epochs"),
-         Line("MingledPie", None, 0.938)],
-        [Claim("IFCA beats FedAvg", True, "0.941 [0.930, 0.952] against 0.655 [0.630, 0.680]"),
-         Claim("MingledPie costs nothing", None, "one seed only"),
-         Claim("FedAvg is close", False, "0.655 against 0.941")],
+        Rows.of([
+            Row(Key.of(method="IFCA"), "IFCA", 0.95, Estimate(0.941, 0.93, 0.952)),
+            Row(Key.of(method="FedAvg"), "FedAvg", 0.62, Estimate(0.655, 0.63, 0.68), {}, "ours has more local epochs"),
+            Row(Key.of(method="MingledPie"), "MingledPie", None, Estimate(0.938),
+                {"chance": Estimate.exactly(0.1), "placebo": Estimate(0.5, 0.45, 0.55)}),
+        ]),
+        [Claim("IFCA beats FedAvg", Decision.HOLDS, "0.941 [0.930, 0.952] against 0.655 [0.630, 0.680]"),
+         Claim("MingledPie costs nothing", Decision.UNDECIDED, "one seed only"),
+         Claim("FedAvg is close", Decision.FAILS, "0.655 against 0.941")],
         "quick", "20 clients instead of 100.",
     )  # fmt: skip

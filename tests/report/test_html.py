@@ -283,6 +283,7 @@ def test_reproductions_have_a_page_of_their_own() -> None:
         "−0.009",
         "coterie reproduce",
         "20 clients instead of 100.",
+        "chance 0.100; placebo 0.500 [0.450, 0.550]",
     ):
         assert words in found.text
     assert found.of("form") == []

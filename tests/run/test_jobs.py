@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from coterie.errors import InvalidInput
-from coterie.run.jobs import Job, JobFailed, run_jobs, stored
+from coterie.run import fingerprint
+from coterie.run.jobs import Job, JobFailed, Kept, run_jobs, stored
 
 
 def square(value: int, trace: str) -> dict[str, int]:
@@ -34,21 +35,21 @@ def test_results_come_by_key_and_are_kept(tmp_path: Path) -> None:
 def test_a_failure_names_the_job_and_keeps_the_others(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match=r"job squares/-1 failed: ValueError: value=-1 is negative"):
         run_jobs(jobs([5, -1], tmp_path / "trace"), tmp_path / "kept", processes=1)
-    assert stored(tmp_path / "kept", "squares/5") == {"square": 25}
-    assert stored(tmp_path / "kept", "squares/-1") is None
+    found = [stored(tmp_path / "kept", job) for job in jobs([5, -1], tmp_path / "trace")]
+    assert found == [{"square": 25}, None]
 
 
 def test_a_damaged_result_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(InvalidInput, match=r"delete it to run that job again"):
-        stored(tmp_path, "broken")
+        stored(tmp_path, Job("broken", square))
 
 
 def test_progress_counts_what_was_kept(tmp_path: Path) -> None:
     run_jobs(jobs([1], tmp_path / "trace"), tmp_path / "kept")
     seen: list[tuple[int, int, str]] = []
     run_jobs(jobs([1, 2], tmp_path / "trace"), tmp_path / "kept", progress=lambda *row: seen.append(row))
-    assert seen == [(1, 2, ""), (2, 2, "squares/2")]
+    assert seen == [(1, 2, "1 result is from before"), (2, 2, "squares/2")]
 
 
 def test_two_jobs_cannot_share_a_key(tmp_path: Path) -> None:
@@ -60,3 +61,50 @@ def test_a_key_is_a_path_that_stays_inside() -> None:
     for key in ("../out", "/absolute", "a//b", "with space", ""):
         with pytest.raises(InvalidInput, match="key="):
             Job(key, square)
+
+
+def test_a_kept_result_is_the_one_that_was_handed_back(tmp_path: Path) -> None:
+    job = Job("shapes", shapes)
+    assert run_jobs([job], tmp_path)["shapes"] == stored(tmp_path, job) == {"pair": [1, 2], "by number": {"3": 4}}
+
+
+def shapes() -> dict[str, object]:
+    return {"pair": (1, 2), "by number": {3: 4}}
+
+
+def test_other_arguments_and_other_data_make_another_result(tmp_path: Path) -> None:
+    data, trace = tmp_path / "data.csv", str(tmp_path / "trace")
+    data.write_text("1,2")
+    told: list[str] = []
+
+    def run(value: int) -> object:
+        fingerprint.forget()
+        job = Job("same", square, {"value": value, "trace": trace}, files=(str(data),))
+        return run_jobs([job], tmp_path, progress=lambda done, total, words: told.append(words))["same"]["square"]
+
+    assert [run(2), run(2), run(3)] == [4, 4, 9]
+    assert told == [
+        "",
+        "same",
+        "1 result is from before",
+        "1 result is from before the arguments changed, and made anew",
+        "same",
+    ]
+    data.write_text("1,3")
+    told.clear()
+    assert run(3) == 9
+    assert told[0] == "1 result is from before the data changed, and made anew"
+    assert Path(trace).read_text().split() == ["2", "3", "3"]
+
+
+def test_fresh_work_takes_nothing_from_before(tmp_path: Path) -> None:
+    for fresh in (False, False, True):
+        run_jobs(jobs([7], tmp_path / "trace"), tmp_path / "kept", fresh=fresh)
+    assert (tmp_path / "trace").read_text().split() == ["7", "7"]
+
+
+def test_a_result_that_does_not_say_what_made_it_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"square": 5}')
+    job = Job("old", square, {"value": 3, "trace": str(tmp_path / "trace")})
+    assert Kept.of([job], tmp_path) == Kept({}, {"old": "code"})
+    assert run_jobs([job], tmp_path) == {"old": {"square": 9}}

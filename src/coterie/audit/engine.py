@@ -52,7 +52,7 @@ def audit(
     found, run = shown.found, list(dict.fromkeys(family for family, _, _ in shown.found))
 
     def launched(family: Family, choice: Choice) -> bool:
-        return label(choice) == label(work.configured(family, subject))
+        return choice == work.configured(family, subject)
 
     return AuditResult(
         title=f"Audit of {subject.name}",
@@ -98,7 +98,7 @@ def settings(family: Family, subject: Subject) -> list[Choice]:
         return [subject.defence]
     compare = [choice for choice in subject.audit.compare if family.accepts(choice)] or family.defences(subject)
     rows = [Choice(kind="none"), work.configured(family, subject), *compare]
-    return list({label(choice): choice for choice in rows}.values())
+    return list(dict.fromkeys(rows))
 
 
 def leaks(family: Family, choice: Choice, evidence: Sequence[Evidence]) -> list[Leak]:

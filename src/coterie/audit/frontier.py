@@ -31,13 +31,13 @@ def frontier(
         )
     plan = [(family, choice) for family in swept for choice, _ in sweeps[family.name]]
     shown = work.run(plan, subject, folder, progress=progress)
-    strengths = {(name, label(choice)): strength for name, sweep in sweeps.items() for choice, strength in sweep}
+    strengths = {(name, choice): strength for name, sweep in sweeps.items() for choice, strength in sweep}
     return [
         of_family(
             subject,
             family,
             [
-                (choice, strengths[family.name, label(choice)], evidence)
+                (choice, strengths[family.name, choice], evidence)
                 for one, choice, evidence in shown.found
                 if one is family
             ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -16,9 +17,12 @@ from coterie.audit.family import Family, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
 from coterie.errors import Diverged, InvalidInput
+from coterie.run.fingerprint import digest
 from coterie.run.jobs import Job, Progress, Result, run_jobs
 
 REFUSED, WARNED = "refused", "warned"
+BESIDE: dict[str, bool | set[str]] = {"name": True, "limits": True, "audit": {"seeds", "families", "compare"}}
+"""What a subject says that no single measurement depends on: results are kept when it changes."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,15 @@ def run(
 
 
 def jobs_of(plan: Iterable[tuple[Family, Choice]], subject: Subject) -> list[Job]:
-    """One job a family, defence and seed."""
+    """One job a family, defence and seed. What is configured to be launched with matters to recordings alone."""
+    said = subject.model_dump(exclude=BESIDE if subject.recorded else {**BESIDE, "defence": True})
     return [
         Job(
             key_of(family.name, choice, seed),
             run_one,
             {
                 "family": family.name,
-                "subject": subject.model_dump(),
+                "subject": said,
                 "defence": choice.model_dump(),
                 "seed": subject.seed + seed,
                 "needed": needed(family, choice, subject),
@@ -84,8 +89,8 @@ def jobs_of(plan: Iterable[tuple[Family, Choice]], subject: Subject) -> list[Job
 def needed(family: Family, choice: Choice, subject: Subject) -> bool:
     """Whether the user asked for this by name, so that it must not be left out in silence."""
     if subject.recorded or family.name in subject.audit.families:
-        return choice.kind == "none" or label(choice) == label(subject.defence)
-    return choice.kind != "none" and label(choice) == label(configured(family, subject))
+        return choice.kind == "none" or choice == subject.defence
+    return choice.kind != "none" and choice == configured(family, subject)
 
 
 def configured(family: Family, subject: Subject) -> Choice:
@@ -115,7 +120,9 @@ def forget_peak() -> None:
 
 
 def key_of(family: str, choice: Choice, seed: int) -> str:
-    text = f"{family}/{label(choice)}-seed{seed}"
+    """The words are for people; what tells two settings apart is the digest of the settings themselves."""
+    settings = digest([json.dumps(choice.model_dump(mode="json"), sort_keys=True)])[:6]
+    text = f"{family}/{label(choice)}-{settings}-seed{seed}"
     return "".join(letter if letter.isalnum() or letter in "/.=+,-_" else "_" for letter in text)
 
 

@@ -122,16 +122,17 @@ def reproduce(
     html: Annotated[
         Path | None, typer.Option(help="Write the same as a page; without a paper, of all tables that have been run.")
     ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run all of it again, whatever results are kept.")] = False,
 ) -> None:
     """Run tables and figures of the papers: ours beside the published values."""
     from coterie.commands import reproduction
-    from coterie.recipes.base import Scale, Settings, parse_seeds
+    from coterie.recipes.settings import Scale, Settings, parse_seeds
 
     settings = Settings(Scale(scale), parse_seeds(seeds), tuple(rows or ()), data)
     if paper is None:
         reproduction.show_list(settings, folder, html, command_line())
     else:
-        reproduction.reproduce(paper, table, settings, folder, html, command_line())
+        reproduction.reproduce(paper, table, settings, folder, html, command_line(), fresh)
 
 
 @app.command()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from coterie.errors import require
-from coterie.measure.reproduced import Claim, Line, Reproduction
+from coterie.measure.reproduced import Decision, Reproduction, Row
 from coterie.recipes import all_recipes
-from coterie.recipes.base import Recipe, Settings, find
+from coterie.recipes.base import find
+from coterie.recipes.settings import Settings
 from coterie.report.html import render_reproductions
 from coterie.run.folder import versions, write_atomically
 
@@ -25,6 +26,9 @@ NOT_BUILT = (
 )
 
 
+COLOURS = {Decision.HOLDS: "green", Decision.FAILS: "red", Decision.UNDECIDED: "yellow"}
+
+
 def show_list(settings: Settings, folder: Path, html: Path | None = None, command: str = "") -> None:
     """Every table and figure with its state; a page shows those that have been run."""
     table = Table(title=f"Tables and figures, {settings.scale.value} scale")
@@ -32,23 +36,33 @@ def show_list(settings: Settings, folder: Path, html: Path | None = None, comman
         table.add_column(heading, overflow="fold")
     ready = []
     for recipe in all_recipes():
-        done, total = recipe.state(settings, folder)
+        kept = recipe.kept(settings, folder)
+        done, total = len(kept.results), len(recipe.jobs(settings))
         ready += [recipe] if done == total > 0 else []
         colour = "green" if done == total else "yellow" if done else "dim"
-        table.add_row(recipe.paper, recipe.table, recipe.title, f"[{colour}]{done} of {total}[/]", recipe.needs)
+        stale = f" [yellow]({len(kept.stale)} of other code or data)[/]" if kept.stale else ""
+        table.add_row(recipe.paper, recipe.table, recipe.title, f"[{colour}]{done} of {total}[/]{stale}", recipe.needs)
     console.print(table)
     console.print("Not built yet: " + "; ".join(NOT_BUILT))
     if html is not None:
         require(len(ready) > 0, "tables that have been run", 0, f"at {settings.scale.value} scale in {folder}; run one")
-        found = [recipe.shown(settings, *recipe.run(settings, folder)) for recipe in ready]
-        write_page(html, found, settings, command)
+        write_page(html, [recipe.run(settings, folder) for recipe in ready], settings, command)
 
 
 def reproduce(
-    paper: str, table: str | None, settings: Settings, folder: Path, html: Path | None = None, command: str = ""
+    paper: str,
+    table: str | None,
+    settings: Settings,
+    folder: Path,
+    html: Path | None = None,
+    command: str = "",
+    fresh: bool = False,
 ) -> None:
     found = []
     for recipe in find(all_recipes(), paper, table):
+        before = "" if fresh else str(recipe.kept(settings, folder))
+        if before:
+            console.print(f"{recipe.paper} {recipe.table}: {before}", soft_wrap=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console) as bar:
             task = bar.add_task(f"{recipe.paper} {recipe.table}", total=None)
@@ -56,9 +70,8 @@ def reproduce(
             def tell(done: int, total: int, key: str, bar: Progress = bar, task: object = task) -> None:
                 bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
 
-            lines, claims = recipe.run(settings, folder, progress=tell)
-        show(recipe, settings, lines, claims)
-        found.append(recipe.shown(settings, lines, claims))
+            found.append(recipe.run(settings, folder, progress=tell, fresh=fresh))
+        show(found[-1])
     if html is not None:
         write_page(html, found, settings, command)
 
@@ -77,21 +90,28 @@ def write_page(path: Path, found: Sequence[Reproduction], settings: Settings, co
     console.print(f"page: {path}", soft_wrap=True)
 
 
-def show(recipe: Recipe, settings: Settings, lines: Sequence[Line], claims: Sequence[Claim]) -> None:
-    table = Table(title=f"{recipe.paper}, table {recipe.table}: {recipe.title} ({settings.scale.value} scale)")
+def show(found: Reproduction) -> None:
+    table = Table(title=f"{found.paper}, table {found.table}: {found.title} ({found.scale} scale)")
     table.add_column("row")
-    unit = f", {recipe.unit}" if recipe.unit else ""
-    table.add_column(f"published{unit}", justify="right")
-    table.add_column(f"ours{unit}", justify="right")
-    table.add_column("95 % interval", justify="right")
-    table.add_column("note", overflow="fold")
-    for line in lines:
-        interval = "" if math.isnan(line.low) else f"{line.low:.4g} to {line.high:.4g}"
-        published = "" if line.published is None else f"{line.published:.4g}"
-        table.add_row(line.row, published, f"{line.ours:.4g}", interval, line.note)
+    unit = f", {found.unit}" if found.unit else ""
+    for heading in (f"published{unit}", f"ours{unit}", "95 % interval"):
+        table.add_column(heading, justify="right")
+    has_values, has_notes = (any(getattr(row, part) for row in found.rows) for part in ("values", "note"))
+    for heading in (["beside it"] if has_values else []) + (["note"] if has_notes else []):
+        table.add_column(heading, overflow="fold")
+    for row in found.rows:
+        further = ([beside(row)] if has_values else []) + ([row.note] if has_notes else [])
+        interval = f"{row.ours.low:.4g} to {row.ours.high:.4g}" if row.ours.has_interval else ""
+        published = "" if row.published is None else f"{row.published:.4g}"
+        table.add_row(row.label, published, f"{row.ours.value:.4g}", interval, *further)
     console.print(table)
-    for claim in claims:
-        word = {True: "[green]holds[/]", False: "[red]does not hold[/]", None: "[yellow]undecided[/]"}[claim.holds]
-        console.print(f"{word}: {claim.text} ({claim.evidence})")
-    if recipe.differs:
-        console.print(f"[dim]Where this departs from the paper: {recipe.differs}[/]")
+    for claim in found.claims:
+        word = f"[{COLOURS[claim.decision]}]{claim.decision.value}[/]"
+        console.print(f"{word}: {escape(claim.text)} ({escape(claim.evidence)})")
+    if found.differs:
+        console.print(f"[dim]Where this departs from the paper: {found.differs}[/]")
+
+
+def beside(row: Row) -> str:
+    """What else was measured with it. Rich reads brackets as its own, so they are escaped."""
+    return escape("; ".join(f"{name} {value}" for name, value in row.values.items()))

@@ -1,4 +1,4 @@
-"""One file per paper, one recipe per table or figure. A new file with a tuple ``RECIPES`` is found by itself."""
+"""One package a paper, one recipe a table or figure. A new package with a tuple ``RECIPES`` is found by itself."""
 
 from __future__ import annotations
 
@@ -11,5 +11,6 @@ from coterie.recipes.base import Recipe
 def all_recipes() -> list[Recipe]:
     found: list[Recipe] = []
     for module in pkgutil.iter_modules(__path__):
-        found += getattr(import_module(f"{__name__}.{module.name}"), "RECIPES", ())
+        if module.ispkg:
+            found += import_module(f"{__name__}.{module.name}").RECIPES
     return sorted(found, key=lambda recipe: (recipe.paper, recipe.table))

@@ -2,47 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-from coterie.errors import InvalidInput, nearest, require
-from coterie.measure.reproduced import Claim, Line, Reproduction
-from coterie.run.jobs import Job, Progress, Result, run_jobs, stored
-
-
-class Scale(Enum):
-    QUICK = "quick"  # ends within ten minutes on two cores; says what it reduces
-    PAPER = "paper"  # the paper's own settings
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a user chooses: how large, which seeds, which rows, and where data lie."""
-
-    scale: Scale = Scale.QUICK
-    seeds: tuple[int, ...] = (0, 1, 2)
-    rows: tuple[str, ...] = ()  # only rows whose label holds one of these words; all if empty
-    data: Path | None = None  # the folder with data sets
-
-    def wants(self, row: str) -> bool:
-        return not self.rows or any(word in row for word in self.rows)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """``"3"``: the first three; ``"5-9"``: from five to nine; ``"2,4"``: these two."""
-    span = re.fullmatch(r"(\d+)-(\d+)", text)
-    if text.isdecimal():
-        seeds = tuple(range(int(text)))
-    elif span:
-        seeds = tuple(range(int(span[1]), int(span[2]) + 1))
-    else:
-        seeds = tuple(int(part) for part in text.split(",") if part.isdecimal())
-        require(len(seeds) == text.count(",") + 1, "seeds", text, "must be how many (3), or which (5-9 or 2,4)")
-    require(len(set(seeds)) == len(seeds) > 0, "seeds", text, "must name at least one, none twice, and the lower first")
-    return seeds
+from coterie.data.sources.base import Source
+from coterie.errors import InvalidInput, nearest
+from coterie.measure.reproduced import Claim, Reproduction, Row, Rows
+from coterie.recipes.settings import Settings
+from coterie.run.jobs import Job, Kept, Progress, Result, run_jobs
 
 
 @dataclass(frozen=True)
@@ -51,34 +19,52 @@ class Recipe:
     table: str  # "III", "Fig 3"
     title: str
     jobs: Callable[[Settings], Sequence[Job]]
-    lines: Callable[[Settings, Mapping[str, Result]], Sequence[Line]]
-    claims: Callable[[Sequence[Line]], Sequence[Claim]] = lambda lines: ()
+    rows: Callable[[Settings, Mapping[str, Result]], Sequence[Row]]
+    claims: Callable[[Rows], Sequence[Claim]] = lambda rows: ()
     needs: str = "embedded data"  # what data it wants
     differs: str = ""  # where it departs from the paper, for its output
     unit: str = ""
     shares: str = ""  # a name under which tables that use the same runs keep them together
 
-    def state(self, settings: Settings, folder: Path) -> tuple[int, int]:
-        """How many of its jobs have been run, and how many there are."""
-        jobs = self.jobs(settings)
-        return sum(stored(self.folder(settings, folder), job.key) is not None for job in jobs), len(jobs)
+    def kept(self, settings: Settings, folder: Path) -> Kept:
+        """Which of its results are there, and which of them are stale."""
+        return Kept.of(self.jobs(settings), self.folder(settings, folder))
 
     def run(
-        self, settings: Settings, folder: Path, *, processes: int | None = None, progress: Progress | None = None
-    ) -> tuple[Sequence[Line], Sequence[Claim]]:
-        """Ours beside the published values; jobs whose results are kept are not run again."""
-        jobs = self.jobs(settings)
-        results = run_jobs(jobs, self.folder(settings, folder), processes=processes, progress=progress)
-        lines = self.lines(settings, results)
-        return lines, self.claims(lines)
+        self,
+        settings: Settings,
+        folder: Path,
+        *,
+        processes: int | None = None,
+        progress: Progress | None = None,
+        fresh: bool = False,
+    ) -> Reproduction:
+        """Ours beside the published values; what is kept of the same code, arguments and data is not run again."""
+        place = self.folder(settings, folder)
+        results = run_jobs(self.jobs(settings), place, processes=processes, progress=progress, fresh=fresh)
+        return self.shown(settings, results)
 
-    def shown(self, settings: Settings, lines: Sequence[Line], claims: Sequence[Claim]) -> Reproduction:
-        """What a page needs of it."""
+    def shown(self, settings: Settings, results: Mapping[str, Result]) -> Reproduction:
+        """The table that results of its jobs give."""
+        rows = Rows.of(self.rows(settings, results))
         scale = settings.scale.value
-        return Reproduction(self.paper, self.table, self.title, lines, claims, scale, self.differs, self.unit)
+        return Reproduction(self.paper, self.table, self.title, rows, self.claims(rows), scale, self.differs, self.unit)
 
     def folder(self, settings: Settings, root: Path) -> Path:
         return root / self.paper / settings.scale.value / (self.shares or self.table.replace(" ", "-"))
+
+
+def of_seeds(results: Mapping[str, Result], seeds: Sequence[int], key: Callable[[int], str]) -> dict[int, Result]:
+    """The results of jobs that differ in their seed alone, by seed, as far as they are there."""
+    return {seed: results[key(seed)] for seed in seeds if key(seed) in results}
+
+
+def files_of(source: Source, data: Path | None, *names: str) -> tuple[str, ...]:
+    """All that goes by these names where a data set is looked for: what a job that reads it depends on."""
+    if data is None:
+        return ()
+    places = dict.fromkeys(place.resolve() for place in source.searched(data))
+    return tuple(str(path) for place in places for name in names for path in sorted(place.glob(name)))
 
 
 def find(recipes: Sequence[Recipe], paper: str, table: str | None) -> list[Recipe]:

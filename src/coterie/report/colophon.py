@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coterie.measure.findings import AuditResult, Measured, counted
-from coterie.measure.reproduced import Reproduction
+from coterie.measure.reproduced import Decision, Estimate, Reproduction
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, measured, row, section, table
-from coterie.report.values import capital, number
+from coterie.report.values import capital, number, with_interval
 
 
 def methods(result: AuditResult) -> Html:
@@ -79,34 +79,43 @@ def reproductions(tables: Sequence[Reproduction]) -> Html | None:
 
 
 def _summary(tables: Sequence[Reproduction]) -> str:
-    claims = [claim.holds for one in tables for claim in one.claims]
+    claims = [claim.decision for one in tables for claim in one.claims]
     if not claims:
         return f"{counted(len(tables), 'table')}, of which the papers claim nothing in words."
-    held, broken, undecided = (sum(one is holds for one in claims) for holds in (True, False, None))
+    held, broken, undecided = (claims.count(one) for one in (Decision.HOLDS, Decision.FAILS, Decision.UNDECIDED))
     verb = "holds" if held == 1 else "hold"
     rest = f"{broken} {'does' if broken == 1 else 'do'} not, {undecided} {'is' if undecided == 1 else 'are'} undecided"
     return f"{counted(len(tables), 'table')}: of {counted(len(claims), 'claim')}, {held} {verb}, {rest}."
 
 
+DECISIONS = {Decision.HOLDS: ("good", "✓"), Decision.FAILS: ("bad", "✕"), Decision.UNDECIDED: ("open", "○")}
+
+
 def _reproduction(one: Reproduction) -> Html:
     unit = f", {one.unit}" if one.unit else ""
-    head = ("Row", f"Published{unit}", f"Ours{unit}", "Difference", "Note")
+    head = ("Row", f"Published{unit}", f"Ours{unit}", "Difference", "Beside it", "Note")
     rows = [
         row(
             head,
             [
-                line.row,
+                line.label,
                 "–" if line.published is None else number(line.published),
-                measured(Measured(line.ours, line.low, line.high)),
-                "–" if line.published is None else _signed(line.ours - line.published),
+                measured(Measured(line.ours.value, line.ours.low, line.ours.high)),
+                "–" if line.published is None else _signed(line.ours.value - line.published),
+                "; ".join(f"{name} {_beside(value)}" for name, value in line.values.items()),
                 line.note,
             ],
         )
-        for line in one.lines
+        for line in one.rows
     ]
-    kinds = {True: ("good", "✓", "holds"), False: ("bad", "✕", "does not hold"), None: ("open", "○", "undecided")}
     verdicts = [
-        element("li", badge(*kinds[claim.holds]), " ", claim.text, element("span", claim.evidence, class_="by"))
+        element(
+            "li",
+            badge(*DECISIONS[claim.decision], claim.decision.value),
+            " ",
+            claim.text,
+            element("span", claim.evidence, class_="by"),
+        )
         for claim in one.claims
     ]
     name = f"{one.paper}, {one.table if ' ' in one.table else 'table ' + one.table}"
@@ -123,6 +132,13 @@ def _reproduction(one: Reproduction) -> Html:
         table(f"{name}: published and ours", head, rows),
         element("ul", *verdicts, class_="verdicts") if verdicts else None,
     )
+
+
+def _beside(value: Estimate) -> str:
+    """A number that is known has no interval to show."""
+    if value.low == value.high or not value.has_interval:
+        return number(value.value)
+    return with_interval(Measured(value.value, value.low, value.high))
 
 
 def _signed(value: float) -> str:

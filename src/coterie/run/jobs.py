@@ -1,4 +1,8 @@
-"""Independent pieces of work over all cores: each result is a file, so work that was stopped goes on where it was."""
+"""Independent pieces of work over all cores: each result is a file, so work that was stopped goes on where it was.
+
+A file says what its result was made by: the code, the arguments and the data (``coterie.run.fingerprint``). Where one
+of them is another now, the result is made anew.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,22 @@ import multiprocessing as mp
 import os
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, InvalidInput, require
+from coterie.run.fingerprint import Fingerprint
 from coterie.run.folder import write_atomically
 
 Result = dict[str, Any]
 """What a job hands back: plain values that JSON can hold."""
 
 Progress = Callable[[int, int, str], None]
-"""(jobs done, jobs in all, the newest one's key)"""
+"""(jobs done, jobs in all, the newest one's key). The first call says what was kept from before, in words."""
 
 
 @dataclass(frozen=True)
@@ -30,29 +36,68 @@ class Job:
     key: str
     work: Callable[..., Result]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()  # data that it reads: files or folders
 
     def __post_init__(self) -> None:
         clean = re.fullmatch(r"[\w=+,-][\w.=+,-]*(/[\w=+,-][\w.=+,-]*)*", self.key)
         require(bool(clean), "key", self.key, "may hold letters, digits and . = + , - _ between slashes")
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint.of(self.work.__module__, {**self.arguments, "": self.work.__qualname__}, self.files)
 
 
 class JobFailed(CoterieError, RuntimeError):
     """A job raised; the others' results are kept."""
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What a folder holds for some jobs: results that can be taken, and why others cannot, by key."""
+
+    results: Mapping[str, Result]
+    stale: Mapping[str, str]  # which of code, arguments and data has changed since
+
+    @staticmethod
+    def of(jobs: Sequence[Job], folder: Path) -> Kept:
+        results, stale = {}, {}
+        for job in jobs:
+            match _read(folder, job):
+                case str(changed):
+                    stale[job.key] = changed
+                case dict(result):
+                    results[job.key] = result
+        return Kept(results, stale)
+
+    def __str__(self) -> str:
+        """Empty if there is nothing from before."""
+        counts = {"from before": len(self.results)} if self.results else {}
+        for changed, count in Counter(self.stale.values()).items():
+            counts[f"from before the {changed} changed, and made anew"] = count
+        return "; ".join(
+            f"{count} {'result is' if count == 1 else 'results are'} {rest}" for rest, count in counts.items()
+        )
+
+
 def run_jobs(
-    jobs: Sequence[Job], folder: Path, *, processes: int | None = None, progress: Progress | None = None
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    processes: int | None = None,
+    progress: Progress | None = None,
+    fresh: bool = False,
 ) -> dict[str, Result]:
-    """The results by key. What the folder holds already is not run again.
+    """The results by key. What the folder holds of the same code, arguments and data is run again only if ``fresh``.
 
     Jobs run in processes with one thread each. If one fails, those under way are finished and kept, and then it raises.
     If the user stops it, those under way end at once: a result is whole or not there.
     """
     require(len({job.key for job in jobs}) == len(jobs), "jobs", len(jobs), "two of them have the same key")
-    results = {job.key: found for job in jobs if (found := stored(folder, job.key)) is not None}
+    kept = Kept({}, {}) if fresh else Kept.of(jobs, folder)
+    results = dict(kept.results)
     todo = [job for job in jobs if job.key not in results]
     tell = progress or (lambda done, total, key: None)
-    tell(len(results), len(jobs), "")
+    tell(len(results), len(jobs), str(kept))
     count = min(processes or len(os.sched_getaffinity(0)), len(todo))
     if count == 0:
         return results
@@ -60,7 +105,7 @@ def run_jobs(
     others = set(mp.active_children())
     pool = ProcessPoolExecutor(count, mp_context=mp.get_context("fork"), initializer=_prepare)
     try:
-        futures = {pool.submit(_run, job, folder): job for job in todo}
+        futures = {pool.submit(_run, job, job.fingerprint, folder): job for job in todo}
         _collect(futures, results, failures, lambda key: tell(len(results), len(jobs), key))
     except KeyboardInterrupt:
         for worker in set(mp.active_children()) - others:
@@ -100,27 +145,38 @@ def _collect(
                     other.cancel()
 
 
-def stored(folder: Path, key: str) -> Result | None:
-    """The result that was kept, or None."""
-    path = _path(folder, key)
+def stored(folder: Path, job: Job) -> Result | None:
+    """The result that was kept of this very job, or None."""
+    return Kept.of([job], folder).results.get(job.key)
+
+
+MADE_BY, RESULT = "made by", "result"
+
+
+def _read(folder: Path, job: Job) -> Result | str | None:
+    """The job's result; what has changed since, if anything; None if there is no file."""
+    path = _path(folder, job.key)
     try:
-        return json.loads(path.read_text())  # type: ignore[no-any-return]
+        found = json.loads(path.read_text())
     except FileNotFoundError:
         return None
     except json.JSONDecodeError as error:
         raise InvalidInput(f"result {path} is damaged ({error}); delete it to run that job again") from error
+    changed = job.fingerprint.changed(Fingerprint.parse(found.get(MADE_BY)))
+    return changed or dict(found[RESULT])
 
 
 def _path(folder: Path, key: str) -> Path:
     return folder / f"{key}.json"
 
 
-def _run(job: Job, folder: Path) -> Result:
-    result = job.work(**job.arguments)
+def _run(job: Job, made_by: Fingerprint, folder: Path) -> Result:
+    """The fingerprint was taken before the work began: what is edited meanwhile has had no part in it."""
+    text = json.dumps({MADE_BY: asdict(made_by), RESULT: job.work(**job.arguments)})
     path = _path(folder, job.key)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(result).encode())
-    return result
+    write_atomically(path, text.encode())
+    return dict(json.loads(text)[RESULT])  # as it will be read: JSON knows neither tuples nor whole numbers as names
 
 
 def _prepare() -> None:

@@ -37,6 +37,8 @@ from coterie.run.jobs import Result
 from coterie.wire.tape import Tape
 from coterie.wire.view import View
 
+PRIVATE, TUNED, KFED, BASELINE = "FedDP-KMeans", "FedDP-KMeans, tuned", "k-FED", "k-FED, then noisy Lloyd"
+PUBLIC = "the server's points alone"
 DELTA = 1e-6
 CLUSTERS = 10
 CENSUS_CLASS = 1  # COW: employees of companies, who are many enough in two states
@@ -134,7 +136,7 @@ def _private(given: Problem, level: str, epsilon: float, seed: int, **options: A
 
 def _tuned(given: Problem, level: str, epsilon: float, seed: int) -> tuple[Tensor, float]:
     """The split of the budget that was best at this epsilon."""
-    changed = TUNED.get((level, epsilon), {})
+    changed = TUNING.get((level, epsilon), {})
     return _private(given, level, epsilon, seed, shares={**SHARES[Level(level)], **changed})
 
 
@@ -172,13 +174,13 @@ def _optimum(given: Problem) -> float:
 
 
 METHODS: Mapping[str, Callable[[Problem, str, float, int], tuple[Tensor, float]]] = {
-    "FedDP-KMeans": _private,
-    "FedDP-KMeans, tuned": _tuned,
-    "k-FED": _kfed,
-    "k-FED, then noisy Lloyd": _kfed_then_lloyd,
-    "the server's points alone": _public,
+    PRIVATE: _private,
+    TUNED: _tuned,
+    KFED: _kfed,
+    BASELINE: _kfed_then_lloyd,
+    PUBLIC: _public,
 }
-TUNED: Mapping[tuple[str, float], Mapping[str, float]] = {
+TUNING: Mapping[tuple[str, float], Mapping[str, float]] = {
     ("client", 3.0): {"lloyd/sums": 6.0},
     ("client", 1.0): {"weights/weights": 0.25, "lloyd/sums": 3.0},
 }
@@ -222,9 +224,14 @@ def reconstructions(
     """The cosines of several trials, each with its own draw of data and noise, and one target in the first client."""
     found = []
     for trial in range(trials):
-        given = problem(name, clients, points, 1000 * seed + trial, data)
+        given = problem(name, clients, points, seed_of_trial(seed, trial), data)
         found.append(_rebuild(given, Level(level), TRUSTS[trust], epsilon, Rng.seeded(seed).child("trial", trial)))
     return {"cosines": found}
+
+
+def seed_of_trial(seed: int, trial: int) -> int:
+    """Of a trial's data."""
+    return 1000 * seed + trial
 
 
 def _rebuild(given: Problem, level: Level, trust: Trust | None, epsilon: float, rng: Rng) -> float:

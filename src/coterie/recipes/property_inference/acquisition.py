@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -17,22 +15,18 @@ from coterie.data.partition.property import Control, PropertySplit
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.measure.judge import ClusterCounts, judge
-from coterie.measure.reproduced import Line
 from coterie.measure.witness import Witness
 from coterie.protocols.sattler import Sattler
-from coterie.recipes.base import Recipe, Scale, Settings
-from coterie.recipes.property_inference.recipes import DIFFERS, NEEDS, PAPER
 from coterie.recipes.property_inference.runs import Size, size
-from coterie.recipes.property_inference.tables import line
 from coterie.recipes.property_inference.tasks import Task, task
+from coterie.recipes.settings import Scale
 from coterie.rng import Rng
-from coterie.run.jobs import Job, Result
+from coterie.run.jobs import Result
 from coterie.wire.tape import Tape
 from coterie.wire.view import View
 
 CLUSTERS = 3
 CLIENTS = 6
-NEWCOMERS = (1, 2, 3, 4)
 
 
 def with_newcomers(federation: Federation, count: int, first_round: int) -> Federation:
@@ -117,55 +111,3 @@ class Siege:
 
 def besieged(newcomers: int, control: str, seed: int, scale: str, data: str | None) -> Result:
     return Siege(newcomers, control, size(Scale(scale), "C"), Rng.seeded(seed)).run(data)
-
-
-def jobs(settings: Settings) -> list[Job]:
-    data = str(settings.data.resolve()) if settings.data else None
-    return [
-        Job(
-            f"{'data' if data else 'drawn'}/{newcomers}-{control}-seed{seed}",
-            besieged,
-            {"newcomers": newcomers, "control": control, "seed": seed, "scale": settings.scale.value, "data": data},
-        )
-        for newcomers, control in rows()
-        if settings.wants(f"{newcomers} newcomers")
-        for seed in settings.seeds
-    ]
-
-
-def rows() -> list[tuple[int, str]]:
-    """Controls where every cluster can be reached."""
-    return [(newcomers, "none") for newcomers in NEWCOMERS] + [(CLUSTERS, "placebo"), (CLUSTERS, "absent")]
-
-
-def lines(settings: Settings, results: Mapping[str, Result]) -> Sequence[Line]:
-    table: list[Line] = []
-    for newcomers, control in rows():
-        found = [one for key, one in results.items() if f"/{newcomers}-{control}-seed" in key]
-        if not found:
-            continue
-        label = f"{newcomers} newcomers" + ("" if control == "none" else f", {control}")
-
-        def mean(name: str, runs: Sequence[Any] = found) -> list[float]:
-            return [float(run[name]) for run in runs]
-
-        clusters = sum(mean("clusters")) / len(found)
-        if control == "none":
-            table.append(line(f"{label}: share of models obtained", None, mean("obtained"), f"{clusters:.1f} clusters"))
-            table.append(line(f"{label}: property rounds within reach", None, mean("reached")))
-        table.append(line(f"{label}: property AUC", None, mean("auc")))
-        table.append(line(f"{label}: property AUC, signed features", None, mean("signed_auc")))
-    return table
-
-
-RECIPES = (
-    Recipe(
-        paper=PAPER,
-        table="App A",
-        title="Models obtained from Sattler's server by antiparallel newcomers, and property inference on them",
-        jobs=jobs,
-        lines=lines,
-        needs=NEEDS,
-        differs=f"{DIFFERS}. The paper prints no figures; here {CLIENTS} clients in at most {CLUSTERS} clusters",
-    ),
-)

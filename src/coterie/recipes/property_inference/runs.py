@@ -28,8 +28,8 @@ from coterie.measure.witness import Witness
 from coterie.protocols.base import ModelTrainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
-from coterie.recipes.base import Scale
 from coterie.recipes.property_inference.tasks import REVIEWS, Detail, Task, task
+from coterie.recipes.settings import Scale
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.tape import Tape
@@ -199,7 +199,7 @@ class Cell:
         """AUC over all observations, as published, and within clusters; by published features and by signed ones."""
         pooled = replace(truth, strata=None)
         result: Result = {}
-        for name, guess in zip(("auc", "signed_auc"), guesses):
+        for name, guess in zip(("auc", "signed_auc"), guesses, strict=True):
             finding = judge(guess, pooled)
             result[name] = finding.score
             result[f"{name}_within"] = judge(guess, truth).score

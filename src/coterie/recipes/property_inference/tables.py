@@ -1,222 +1,313 @@
-"""How cells of paper 000's tables become jobs, and their results lines and claims."""
+"""Paper 000's tables and figures: which runs stand in each, beside which published values.
+
+Also what the paper does not show: how the attack depends on the cluster's size, on the share of property data, and on
+time.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.stats import binom, t
+from numpy.typing import NDArray
 
-from coterie.measure.judge import CONFIDENCE, t_interval
-from coterie.measure.reproduced import Claim, Line
-from coterie.recipes.base import Scale, Settings
-from coterie.recipes.property_inference.runs import Plan, attacked
+from coterie.measure.judge import stratified_auc
+from coterie.measure.reproduced import Estimate, Key, Row
+from coterie.recipes.base import of_seeds
+from coterie.recipes.property_inference import published
+from coterie.recipes.property_inference.acquisition import CLUSTERS, besieged
+from coterie.recipes.property_inference.entries import (
+    ABSENT,
+    MAIN_TASK,
+    PLACEBO,
+    Entry,
+    chosen,
+    files_read,
+    label,
+    named,
+    remark,
+    rows,
+    runs_of,
+    share,
+)
+from coterie.recipes.property_inference.runs import Plan
+from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Job, Result
 
-PLACEBO, ABSENT, SIGNED, WITHIN = ", placebo", ", absent", ", signed features", ", within clusters"
-MAIN_TASK = ", main task"
-CHANCE = 0.5
+METHODS = ("FL", "CFL")
+FACES, REVIEWS, ALL = "ABC", "DE", "ABCDE"
+PUBLISHED_CLIENTS = (5, 10, 15, 20)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A cell of a published table and the run that stands for it; with ``controls``, also placebo and absent."""
-
-    label: str
-    published: float | None
-    plan: Plan
-    controls: bool = True
-
-    @property
-    def plans(self) -> dict[str, Plan]:
-        """By what is added to the label."""
-        found = {"": self.plan}
-        if self.controls:
-            found |= {
-                PLACEBO: replace(self.plan, control="placebo"),
-                ABSENT: replace(self.plan, control="absent"),
-            }
-        return found
+def beside(clients: int) -> int:
+    """The number of clients whose published value stands beside ours: tables 4 to 8 begin at 5."""
+    return max(clients, PUBLISHED_CLIENTS[0])
 
 
-Rows = Callable[[Scale], Sequence[Row]]
+def many(scale: Scale, quick: Sequence[int], paper: Sequence[int]) -> Sequence[int]:
+    return quick if scale is Scale.QUICK else paper
 
 
-def jobs(rows: Rows, settings: Settings, pictures: bool = False) -> list[Job]:
-    data = str(settings.data.resolve()) if settings.data else None
-    plans = {plan.key: plan for row in chosen(rows, settings) for plan in row.plans.values()}
+def key_of(task: str, method: str, clients: int, **more: str | float) -> Key:
+    return Key.of(task=task, method=method, clients=clients, **more)
+
+
+# -- tables 3 and 9 ---------------------------------------------------------------------------------------------------
+
+
+def passive(
+    tasks: str, quick: Sequence[int], paper: Sequence[int], scale: Scale, quick_tasks: str | None = None
+) -> list[Entry]:
+    if quick_tasks is not None and scale is Scale.QUICK:
+        tasks = quick_tasks
+    return [
+        Entry(
+            key_of(task, method, clients),
+            published.PASSIVE[clients][2 * ALL.index(task) + METHODS.index(method)],
+            Plan(task, method, clients),
+        )
+        for clients in many(scale, quick, paper)
+        for task in tasks
+        for method in METHODS
+    ]
+
+
+# -- tables 4, 5 and 6 ------------------------------------------------------------------------------------------------
+
+
+def active(scale: Scale) -> list[Entry]:
+    """The passive attack stands beside the active ones, to be compared with them. A gamma of 0 is the passive one."""
+    entries = []
+    for clients in many(scale, (3,), PUBLISHED_CLIENTS):
+        for task in "C" if scale is Scale.QUICK else FACES:
+            printed = published.ACTIVE[beside(clients)][3 * FACES.index(task) :]
+            for number, method in enumerate(METHODS):
+                quiet = key_of(task, method, clients, attack="passive", gamma=0.0)
+                entries.append(Entry(quiet, None, Plan(task, method, clients), controls=False))
+                loud = key_of(task, method, clients, attack="active", gamma=1.0)
+                entries.append(Entry(loud, printed[number], Plan(task, method, clients, gamma=1.0)))
+            for gamma in (5.0, 10.0):
+                scaled = key_of(task, "CFL", clients, attack="scaled", gamma=gamma)
+                plan = Plan(task, "CFL", clients, gamma=gamma)
+                entries.append(Entry(scaled, printed[2], plan, controls=gamma == 5))
+    return entries
+
+
+def regularised(attacked: bool, scale: Scale) -> list[Entry]:
+    """Under the passive attack, or under the scaled-up one."""
+    source = published.ACTIVE_REGULARISED if attacked else published.PASSIVE_REGULARISED
+    gamma = 5.0 if attacked else None
+    entries = []
+    for clients in many(scale, (3,), PUBLISHED_CLIENTS):
+        for task in "C" if scale is Scale.QUICK else FACES:
+            at = 3 * FACES.index(task)
+            bare = key_of(task, "CFL", clients, defence="none", strength=0.0)
+            printed = source["dropout"][beside(clients)][at]
+            entries.append(Entry(bare, printed, Plan(task, "CFL", clients, gamma=gamma)))
+            for name, strengths in (("dropout", (0.1, 0.2)), ("penalty", (0.01, 0.02))):
+                for number, strength in enumerate(strengths, 1):
+                    plan = Plan(task, "CFL", clients, gamma=gamma, **{name: strength})  # type: ignore[arg-type]
+                    key = key_of(task, "CFL", clients, defence=name, strength=strength)
+                    printed = source[name][beside(clients)][at + number]
+                    entries.append(Entry(key, printed, plan, controls=scale is Scale.PAPER))
+    return entries
+
+
+# -- tables 7 and 8 ---------------------------------------------------------------------------------------------------
+
+
+def private(scale: Scale) -> list[Entry]:
+    """Quick: a clustered federation at sigma 0.5 with controls and the active attack; beside it, 0.2 and FL without."""
+    quick = scale is Scale.QUICK
+    entries = []
+    for clients in many(scale, (3,), PUBLISHED_CLIENTS):
+        for task in "C" if quick else FACES:
+            for method in METHODS:
+                at = 2 * FACES.index(task) + METHODS.index(method)
+                entries.append(Entry(private_key(task, method, clients), None, Plan(task, method, clients), False))
+                for sigma, table in published.UNDER_DP.items():
+                    main = method == "CFL" and sigma == 0.5
+                    if quick and method == "FL" and sigma != 0.5:
+                        continue
+                    printed = table[beside(clients)]
+                    key, plan = private_key(task, method, clients, sigma), Plan(task, method, clients, sigma=sigma)
+                    entries.append(Entry(key, printed[at], plan, main or not quick))
+                    if quick and not main:
+                        continue
+                    key = key.but(attack="active", gamma=1.0)
+                    plan = Plan(task, method, clients, gamma=1.0, sigma=sigma)
+                    entries.append(Entry(key, printed[6 + at], plan, False))
+    return entries
+
+
+def private_key(task: str, method: str, clients: int, sigma: float = 0.0) -> Key:
+    defence = "DP-SGD" if sigma else "none"
+    return key_of(task, method, clients, attack="passive", gamma=0.0, defence=defence, strength=sigma)
+
+
+def private_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
+    """Table 7, then Table 8: the main task's AUC of the same runs."""
+    utility = []
+    for entry in chosen(private, settings):
+        plan, runs = entry.plan, runs_of(settings, results, entry.plan)
+        if plan.gamma is not None or not runs:
+            continue
+        at = 2 * FACES.index(plan.task) + METHODS.index(plan.method)
+        printed = published.UTILITY_UNDER_DP[plan.sigma][beside(plan.clients)][at] if plan.sigma else None
+        key = entry.key.but(measure=MAIN_TASK)
+        utility.append(Row(key, label(key), printed, share(runs, named("main_auc"))))
+    return [*rows(private, settings, results), *utility]
+
+
+# -- figures 2 to 4 ---------------------------------------------------------------------------------------------------
+
+
+def pictured(scale: Scale) -> list[Entry]:
+    shown = [("C", 5)] if scale is Scale.QUICK else [("C", 5), ("D", 13)]
+    return [
+        Entry(key_of(task, method, clients), None, Plan(task, method, clients), controls=False)
+        for task, clients in shown
+        for method in METHODS
+    ]
+
+
+def figure_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
+    """The coordinates for Figures 2 and 3 are in the stored results; here is what can be said in numbers."""
+    table = []
+    for entry in chosen(pictured, settings):
+        runs = runs_of(settings, results, entry.plan, pictures=True)
+        if not runs:
+            continue
+        told = share(runs, lambda run: float(run["pictures"]["neighbour_auc"]))
+        key, words = entry.key.but(measure="neighbours"), f"{entry.label}, neighbours tell the property"
+        table.append(Row(key, words, None, told, note="Figures 2 and 3 as an AUC"))
+        for slot in sorted({slot for run in runs.values() for slot in run["cosines"]}):
+            here = {seed: run for seed, run in runs.items() if slot in run["cosines"]}
+            table += _cosines(entry, slot, here)
+    return table
+
+
+def _cosines(entry: Entry, slot: str, runs: Mapping[int, Result]) -> list[Row]:
+    """Figure 4: how alike the consecutive aggregates of a cluster are."""
+    alone = entry.plan.method == "FL"
+    name = "FL" if alone else f"CFL cluster {slot}"
+    mean, spread = published.COSINES.get(name, (None, None)) if entry.plan.task == "C" else (None, None)
+    words = entry.label + ("" if alone else f", cluster {slot}")
+    key = entry.key.but(cluster=slot)
+
+    def over(summary: Callable[[Sequence[float]], Any]) -> Estimate:
+        return share(runs, lambda run: float(summary(run["cosines"][slot])))
+
+    return [
+        Row(
+            key.but(measure="cosine"),
+            f"{words}, cosine of consecutive aggregates",
+            mean,
+            over(np.mean),
+            note="Figure 4, mean",
+        ),
+        Row(key.but(measure="its deviation"), f"{words}, its deviation", spread, over(np.std), note="Figure 4"),
+    ]
+
+
+# -- what the paper does not show -------------------------------------------------------------------------------------
+
+
+def beyond(scale: Scale) -> list[Entry]:
+    clients = many(scale, (3, 5, 8), (3, 5, 8, 12, 20))
+    cells = [(number, 1.0) for number in clients] + [(3, part) for part in (0.75, 0.5, 0.25)]
+    return [
+        Entry(Key.of(clients=number, share=part), None, Plan("C", "CFL", number, purity=part), controls=False)
+        for number, part in cells
+    ]
+
+
+def beyond_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
+    table = []
+    for entry in chosen(beyond, settings):
+        runs = runs_of(settings, results, entry.plan)
+        if runs:
+            table.append(Row(entry.key, entry.label, None, share(runs, named("signed_auc"))))
+            table += by_part(entry.key, runs)
+    return table
+
+
+def by_part(key: Key, runs: Mapping[int, Result]) -> list[Row]:
+    """The signed attack's AUC by the cluster's size and over time, within clusters."""
+    # (observations, round cluster size has score signed)
+    seen = {seed: np.array(run["observations"], float) for seed, run in runs.items()}
+    sizes = sorted({int(size) for one in seen.values() for size in one[:, 2]})
+    parts = {key.but(size=size): {seed: one[one[:, 2] == size] for seed, one in seen.items()} for size in sizes}
+    for quarter in range(4):
+        parts[key.but(quarter=quarter + 1)] = {seed: _quarter(one, quarter) for seed, one in seen.items()}
+    found = {part: Estimate.over({seed: _auc(one) for seed, one in of.items()}, 0.0, 1.0) for part, of in parts.items()}
+    return [Row(part, label(part), None, ours, note=remark(ours)) for part, ours in found.items()]
+
+
+def _quarter(seen: NDArray[np.float64], number: int) -> NDArray[np.float64]:
+    first, last = np.quantile(seen[:, 0], [number / 4, (number + 1) / 4])
+    inside: NDArray[np.float64] = seen[(seen[:, 0] >= first) & (seen[:, 0] <= last)]
+    return inside
+
+
+def _auc(seen: NDArray[np.float64]) -> float:
+    return stratified_auc(seen[:, 5], seen[:, 3].astype(bool), seen[:, 1].tolist())[0] if len(seen) else float("nan")
+
+
+# -- appendix A -------------------------------------------------------------------------------------------------------
+
+NEWCOMERS = (1, 2, 3, 4)
+MEASURES = {
+    "obtained": "share of models obtained",
+    "reached": "property rounds within reach",
+    "auc": "property AUC",
+    "signed_auc": "property AUC, signed features",
+}
+
+
+def sieges(settings: Settings) -> list[tuple[int, str]]:
+    """Numbers of newcomers with their control; controls where every cluster can be reached."""
+    cells = [(newcomers, "none") for newcomers in NEWCOMERS] + [(CLUSTERS, PLACEBO), (CLUSTERS, ABSENT)]
+    return [(newcomers, control) for newcomers, control in cells if settings.wants(f"{newcomers} newcomers")]
+
+
+def siege_key(settings: Settings, newcomers: int, control: str, seed: int) -> str:
+    return f"{'data' if settings.data else 'drawn'}/{newcomers}-{control}-seed{seed}"
+
+
+def siege_jobs(settings: Settings) -> list[Job]:
+    shared = {"scale": settings.scale.value, "data": settings.folder}
     return [
         Job(
-            f"{'data' if data else 'drawn'}{'-pictured' if pictures else ''}/{key}-seed{seed}",
-            attacked,
-            {"plan": asdict(plan), "seed": seed, "scale": settings.scale.value, "data": data, "pictures": pictures},
+            siege_key(settings, newcomers, control, seed),
+            besieged,
+            {"newcomers": newcomers, "control": control, "seed": seed, **shared},
+            files_read("C", settings),
         )
-        for key, plan in plans.items()
+        for newcomers, control in sieges(settings)
         for seed in settings.seeds
     ]
 
 
-def chosen(rows: Rows, settings: Settings) -> list[Row]:
-    return [row for row in rows(settings.scale) if settings.wants(row.label)]
-
-
-def by_plan(results: Mapping[str, Result]) -> defaultdict[str, list[Result]]:
-    """The results of all seeds, by the key of their plan."""
-    found = defaultdict(list)
-    for key, result in results.items():
-        found[key.rpartition("/")[2].rpartition("-seed")[0]].append(result)
-    return found
-
-
-def line(label: str, published: float | None, values: Iterable[float], note: str = "") -> Line:
-    found = [value for value in values if not math.isnan(value)]
-    if not found:
-        return Line(label, published, math.nan, note=note or "no round to tell apart")
-    low, high = np.clip(t_interval(found), 0.0, 1.0)  # all that stands in these tables lies there
-    return Line(label, published, float(np.mean(found)), float(low), float(high), note, len(found))
-
-
-def lines(rows: Rows, settings: Settings, results: Mapping[str, Result]) -> list[Line]:
-    """Each cell by the published features and by signed ones, with its controls; CFL also within clusters.
-
-    As published, a cluster that the victim is not in counts as a negative in every round, so an attack that tells
-    clusters apart scores without recognising any property. Within clusters, only rounds of the same one are compared.
-    """
-    found = by_plan(results)
+def siege_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
+    cells = sieges(settings)
+    found = {
+        cell: runs for cell in cells if (runs := of_seeds(results, settings.seeds, partial(siege_key, settings, *cell)))
+    }
     table = []
-    for row in chosen(rows, settings):
-        scorings = (("", ""), ("_within", WITHIN)) if row.plan.method == "CFL" else (("", ""),)
-        for measure, features in (("auc", ""), ("signed_auc", SIGNED)):
-            for scoring, words in scorings:
-                for control, plan in row.plans.items():
-                    runs = found[plan.key]
-                    label = row.label + features + words + control
-                    published = row.published if label == row.label else None
-                    note = "" if words or control else notes(runs, measure)
-                    table.append(line(label, published, values(runs, measure + scoring), note))
-    return explained(table)
-
-
-def values(runs: Sequence[Result], name: str) -> list[float]:
-    return [run[name] for run in runs]
-
-
-def notes(runs: Sequence[Result], measure: str) -> str:
-    if not runs:
-        return ""
-    points = [run[f"{measure}_operating"] for run in runs if run[f"{measure}_operating"]]
-    parts = [runs[0]["task"], f"main task AUC {np.mean(values(runs, 'main_auc')):.3f}"]
-    if points:
-        right, base = (float(np.mean([point[name] for point in points])) for name in ("accuracy", "base_rate"))
-        holds = float(np.nanmean([point["precision"] for point in points]))
-        parts.append(
-            f"at its best threshold right {right:.0%} (commoner answer {base:.0%}), accusations hold {holds:.0%}"
-        )
-    if runs[0]["guarantee"]:
-        parts.append(runs[0]["guarantee"]["statement"])
-    return "; ".join(parts)
-
-
-def explained(table: Sequence[Line]) -> list[Line]:
-    """Say in each placebo's line how much of the score above chance it accounts for."""
-    by_label = {one.row: one for one in table}
-    told = []
-    for one in table:
-        real = by_label.get(one.row.removesuffix(PLACEBO))
-        if one.row.endswith(PLACEBO) and real is not None and real.ours > CHANCE:
-            share = max(0.0, (one.ours - CHANCE) / (real.ours - CHANCE))
-            one = replace(one, note=f"explains {share:.0%} of the score above chance")
-        told.append(one)
-    return told
-
-
-# -- what the lines say -----------------------------------------------------------------------------------------------
-
-
-def controls_at_chance(table: Sequence[Line]) -> list[Claim]:
-    """Of many 95 % intervals some miss 0.5 although it is true; the claim allows for as many as chance makes likely.
-
-    It allows for none that misses still when all are widened to hold together.
-    """
-    controls = [one for one in table if one.row.endswith((PLACEBO, ABSENT))]
-    clean = [one for one in controls if WITHIN in one.row or " CFL " not in one.row]
-    pooled = [one for one in controls if one not in clean]
-    claims = []
-    for which, part in (("within a cluster", clean), ("over all clusters, as published", pooled)):
-        if part:
-            off = [one for one in part if not one.low <= CHANCE <= one.high]
-            by_chance = int(binom.ppf(CONFIDENCE, len(part), 1 - CONFIDENCE))
-            far = [one for one in off if abs(one.ours - CHANCE) > together(one, len(part))]
-            evidence = f"{len(off)} of {len(part)} intervals miss 0.5, where up to {by_chance} would by chance"
-            evidence += "".join(f"; {shown(one)}{', by far' if one in far else ''}" for one in off)
-            claims.append(Claim(f"the controls score 0.5, {which}", len(off) <= by_chance and not far, evidence))
-    return claims
-
-
-def together(one: Line, count: int) -> float:
-    """How far the line's interval reaches if ``count`` of its kind are to hold together (Bonferroni)."""
-    alone, all_ = (t.ppf(1 - (1 - CONFIDENCE) / 2 / number, one.seeds - 1) for number in (1, count))
-    return float(max(one.high - one.ours, one.ours - one.low) * all_ / alone)
-
-
-def found_beyond_placebo(table: Sequence[Line]) -> list[Claim]:
-    by_label = {one.row: one for one in table}
-    pairs = [(one, by_label[one.row + PLACEBO]) for one in table if one.row + PLACEBO in by_label]
-    if not pairs:
-        return []
-    apart = [(real, control) for real, control in pairs if real.low > control.high]
-    evidence = "; ".join(f"{shown(real)} against placebo {shown(control, '')}" for real, control in apart)
-    return [
-        Claim(
-            "the attack is above its placebo, with intervals apart, for at least one combination",
-            bool(apart),
-            evidence or "no pair of intervals is apart",
-        )
-    ]
-
-
-def above(table: Sequence[Line], claim: str, higher: str, lower: str) -> list[Claim]:
-    """Whether every row with ``higher`` in its label beats the same row with ``lower`` in its place."""
-    by_label = {one.row: one for one in table}
-    claims = []
-    for one in table:
-        twin = one.row.replace(higher, lower)
-        other = by_label.get(twin) or by_label.get(twin.replace(WITHIN, ""))  # FL has one cluster
-        if higher in one.row and other is not None and other is not one and not one.row.endswith((PLACEBO, ABSENT)):
-            holds = True if one.low > other.high else False if one.high < other.low else None
-            decided = {True: "holds", False: "is the other way round", None: "is not decided by these intervals"}[holds]
-            claims.append(Claim(f"{claim} ({one.row})", holds, f"{shown(one)} against {shown(other)}: {decided}"))
-    return claims
-
-
-def in_one_sentence(text: str, claims: Sequence[Claim]) -> list[Claim]:
-    """A claim over all comparisons of a table: it holds if each does, and fails if any is the other way round."""
-    if len(claims) < 2:
-        return []
-    found = [claim.holds for claim in claims]
-    holds = True if all(found) else False if False in found else None
-    counts = f"holds in {found.count(True)} of {len(found)} comparisons, {found.count(False)} are the other way round"
-    return [Claim(text, holds, f"{counts}, {found.count(None)} undecided")]
-
-
-def at_chance(table: Sequence[Line], claim: str, mark: str) -> list[Claim]:
-    skipped = (PLACEBO, ABSENT, MAIN_TASK)
-    return [
-        Claim(f"{claim} ({one.row})", one.low <= CHANCE <= one.high, shown(one))
-        for one in table
-        if mark in one.row and not one.row.endswith(skipped)
-    ]
-
-
-def shown(one: Line, label: str | None = None) -> str:
-    name = one.row if label is None else label
-    return f"{name} {one.ours:.3f} [{one.low:.3f}, {one.high:.3f}]".strip()
-
-
-def recipe_parts(rows: Rows, **more: Any) -> dict[str, Any]:
-    return {"jobs": partial(jobs, rows, **more), "lines": partial(lines, rows)}
+    for (newcomers, control), runs in found.items():
+        if control != "none":
+            continue
+        for measure, words in MEASURES.items():
+            beside = (PLACEBO, ABSENT) if measure.endswith("auc") else ()
+            values = {
+                name: share(found[newcomers, name], named(measure)) for name in beside if (newcomers, name) in found
+            }
+            if measure == "obtained":
+                values["clusters"] = Estimate.over({seed: float(run["clusters"]) for seed, run in runs.items()}, 1.0)
+            ours = share(runs, named(measure))
+            key = Key.of(newcomers=newcomers, measure=measure)
+            table.append(Row(key, f"{newcomers} newcomers: {words}", None, ours, values, remark(ours)))
+    return table

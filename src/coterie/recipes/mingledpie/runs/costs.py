@@ -1,10 +1,9 @@
-"""Tables IV and IX: seconds. The paper's machine was another, so they say how the cost grows, not who is faster."""
+"""What mingling costs in seconds and bytes. The paper's machine was another: this says how the cost grows."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,9 +19,6 @@ from coterie.learn.models.bundled import Cnn, ResNet18, fcnn, texas_mlp
 from coterie.learn.models.model import Model
 from coterie.learn.params import Layout
 from coterie.protocols.ifca import Ifca
-from coterie.recipes.base import Recipe, Scale, Settings
-from coterie.recipes.mingledpie.published import TABLE_4, TABLE_9
-from coterie.recipes.mingledpie.tables import SHARED, Entry, jobs_of, lines_of
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.run.training import train
@@ -71,22 +67,6 @@ def mingled(model: str, rate: float, threshold: int, clusters: int, clients: int
     return {"identity": identity / clients, "aggregation": aggregation, "rebuilding": rebuilding}
 
 
-def table_4(settings: Settings) -> Sequence[Entry]:
-    model = "Texas100's MLP" if settings.scale is Scale.PAPER else "FCNN"
-    return [
-        Entry(
-            f"p={p:g}, T={T}, k={k}, N={N}: {what}",
-            published[column],
-            mingled,
-            {"model": model, "rate": p, "threshold": T, "clusters": k, "clients": N},
-            lambda result, what=what: float(result[what]),  # type: ignore[misc]
-            most=math.inf,
-        )
-        for (p, T, k, N), published in TABLE_4.items()
-        for column, what in enumerate(("identity", "aggregation", "rebuilding"))
-    ]
-
-
 def encrypted(model: str, seed: int) -> Result:
     """One model to bytes and back."""
     values = torch.from_numpy(Rng.seeded(seed).child(model).numpy().normal(size=(1, parameters(model))))
@@ -96,22 +76,6 @@ def encrypted(model: str, seed: int) -> Result:
     sums = batch.add(torch.ones(1, 1))
     decryption, _ = _seconds(lambda: sums.open(key))
     return {"encryption": encryption, "decryption": decryption, "bytes": batch.nbytes}
-
-
-def table_9(settings: Settings) -> Sequence[Entry]:
-    return [
-        Entry(
-            f"{model}: {what}",
-            published[column],
-            encrypted,
-            {"model": model},
-            lambda result, what=what: float(result[what]),  # type: ignore[misc]
-            lambda result: f"{result['bytes'] / 1e6:.2f} MB sent",
-            most=math.inf,
-        )
-        for model, published in TABLE_9.items()
-        for column, what in enumerate(("encryption", "decryption"))
-    ]
 
 
 VARIANTS: dict[str, Callable[[], Defence]] = {
@@ -154,56 +118,3 @@ def variant(method: str, clients: int, rounds: int, seed: int) -> Result:
 def _training(counted: Mapping[str, int]) -> int:
     """Bytes of all exchanges about training, without the vote on a start."""
     return sum(length for kind, length in counted.items() if Kind.of(kind).name == TRAIN.name)
-
-
-def variants(settings: Settings) -> Sequence[Entry]:
-    size = {"clients": 40, "rounds": 5} if settings.scale is Scale.PAPER else {"clients": 20, "rounds": 3}
-    return [
-        Entry(
-            f"{method}: {what}",
-            None,
-            variant,
-            {"method": method, **size},
-            lambda result, what=what: float(result[what]),  # type: ignore[misc]
-            most=math.inf,
-        )
-        for method in VARIANTS
-        for what in ("MB sent", "MB received", "seconds a round", "largest difference from IFCA")
-    ]
-
-
-RECIPES = (
-    Recipe(
-        paper="mingledpie",
-        shares=SHARED,
-        table="variants",
-        title="What each variant costs a round, on the FCNN (159,010 parameters)",
-        jobs=jobs_of(variants),
-        lines=lines_of(variants),
-        needs="5,000 embedded digits",
-        differs="not in the paper; 20 clients, real ciphertexts; seconds are of one process that computes all clients; "
-        "the previous sums, which a client that took part has, are not counted again",
-    ),
-    Recipe(
-        paper="mingledpie",
-        shares=SHARED,
-        table="IV",
-        title="Seconds for an identity set, for the server's sums and for rebuilding",
-        jobs=jobs_of(table_4),
-        lines=lines_of(table_4),
-        needs="nothing",
-        differs="another machine; the paper uses Texas100's model, quick scale MNIST's (159,010 parameters)",
-        unit="s",
-    ),
-    Recipe(
-        paper="mingledpie",
-        shares=SHARED,
-        table="IX",
-        title="Seconds to encrypt and to decrypt a model",
-        jobs=jobs_of(table_9),
-        lines=lines_of(table_9),
-        needs="nothing",
-        differs="another machine; the paper gives neither parameters of CKKS nor the size of its CNN",
-        unit="s",
-    ),
-)

@@ -1,0 +1,140 @@
+"""What the paper says of its tables, on rows by key. Runs of a seed share their data, so seed is compared with seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Rows
+from coterie.recipes.mingledpie.runs.attacks import READINGS
+from coterie.recipes.mingledpie.setups import SETUPS
+from coterie.recipes.mingledpie.tables.accuracy import ABLATION, SPLITS
+from coterie.recipes.mingledpie.tables.attacks import BY_MODEL, CHANCE, CLOSED_FORM, RULES
+
+LEARNT = 60.0  # per cent; a client with two classes gets 50 by guessing
+
+
+# -- attacks ---------------------------------------------------------------------------------------------------------
+
+
+def figure_3_claims(rows: Rows) -> Sequence[Claim]:
+    inside = [row.ours.covers(row.values[CLOSED_FORM].value) for row in rows]
+    claims = [
+        Claim(
+            "the attack does what the closed form says in every cell",
+            Decision.every(inside),
+            f"{inside.count(Decision.HOLDS)} of {len(inside)} cells within intervals that hold together with 95 %",
+        )
+    ]
+    cell = Key.of(p=0.5, k=5, T=2)
+    as_printed, fitting = (rows.get(cell.but(reading=reading)) for reading in READINGS)
+    if as_printed is not None and fitting is not None:
+        claims.append(
+            Claim(
+                "30.6 % at p=0.5, k=5, T=2 is what sets of at least two identities give (Eq. 9-10)",
+                as_printed.ours.covers(30.6),
+                f"{as_printed.ours.value:.1f} %; sets of at least two decoys give {fitting.ours.value:.1f} %",
+            )
+        )
+    return claims
+
+
+def table_2_claims(rows: Rows) -> Sequence[Claim]:
+    claims = []
+    for name in SETUPS:
+        last = rows.where(data=name, what="epoch 5")
+        for row in last.where(method="IFCA"):
+            read = Decision.of(row.ours.value == 100)  # counted: every client, in every run
+            claims.append(Claim(f"{name}: A1 reads IFCA by epoch 5", read, f"{row.ours.value:.1f} %"))
+        for method in RULES:
+            for row in last.where(method=method):
+                expected = row.values[CLOSED_FORM].value
+                text = f"{name}: A1 against {method} gets the closed form's {expected:.1f} %"
+                claims.append(Claim(text, row.ours.covers(expected), in_percent(row.ours)))
+        for row in rows.where(data=name, method="MingledPie", what=BY_MODEL):
+            chance = row.values[CHANCE].value
+            text = f"{name}: A2 falls to chance, {chance:.0f} %"
+            claims.append(Claim(text, row.ours.covers(chance), in_percent(row.ours)))
+    return claims
+
+
+def in_percent(ours: Estimate) -> str:
+    return f"{ours.value:.1f} % [{ours.low:.1f}, {ours.high:.1f}]"
+
+
+# -- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def table_3_claims(rows: Rows) -> Sequence[Claim]:
+    claims = []
+    for name in SETUPS:
+        for split in SPLITS:
+            claims += _costs_of_mingling(rows, name, split)
+        even = Key.of(data=name, split="homogeneous", method="IFCA")
+        clustered, proximal = rows.get(even), rows.get(even.but(method="FedProx"))
+        if clustered is not None and proximal is not None:
+            text = f"{name}: one model for each cluster is better than one for all"
+            gain = clustered.ours.minus(proximal.ours)
+            evidence = f"{clustered.ours.value:.2f} % against {proximal.ours.value:.2f} %: {by(gain)}"
+            claims.append(Claim(text, gain.above(0), evidence))
+    return claims
+
+
+def _costs_of_mingling(rows: Rows, name: str, split: str) -> list[Claim]:
+    claims = []
+    key = Key.of(data=name, split=split, method="IFCA")
+    ifca, mingled, exact = (rows.get(key.but(method=method)) for method in ("IFCA", "MingledPie", "exact"))
+    if ifca is not None and mingled is not None and split == "homogeneous":
+        loss = ifca.ours.minus(mingled.ours)
+        text = f"{name}: mingling costs at most 0.5 points"
+        evidence = f"IFCA {ifca.ours.value:.2f} %, mingled {mingled.ours.value:.2f} %: {by(loss)}"
+        if ifca.ours.value < LEARNT:
+            evidence += "; neither has learnt enough in so few rounds"
+            claims.append(Claim(text, Decision.UNDECIDED, evidence))
+        else:
+            claims.append(Claim(text, loss.at_most(0.5), evidence))
+    if ifca is not None and exact is not None:
+        loss = ifca.ours.minus(exact.ours)
+        text = f"{name}, {split}: exact mingling costs nothing (0.05 points for roundings on the way)"
+        decision = Decision.every([loss.at_most(0.05), loss.at_least(-0.05)])
+        evidence = f"IFCA {ifca.ours.value:.2f} %, exact {exact.ours.value:.2f} %: {by(loss)}"
+        claims.append(Claim(text, decision, evidence))
+    return claims
+
+
+def table_5_claims(rows: Rows) -> Sequence[Claim]:
+    claims = []
+    for name in SETUPS:
+        found = [rows.get(Key.of(data=name, method=method, side="test")) for method in ABLATION]
+        ifca, bare, ideal, counted = (None if row is None else row.ours for row in found)
+        if ifca is None or bare is None or ideal is None or counted is None:
+            continue
+        pairs = zip(ABLATION, (ifca, bare, ideal, counted), strict=True)
+        works = ifca.minus(counted).at_most(1)
+        fail = [counted.minus(one).above(5) for one in (bare, ideal)]
+        text = f"{name}: no rebuilding and the ideal matrix fail, the counted matrix works"
+        evidence = ", ".join(f"{method} {value.value:.1f} %" for method, value in pairs)
+        claims.append(Claim(text, Decision.every([*fail, works]), evidence))
+    return claims
+
+
+def baseline_claims(rows: Rows) -> Sequence[Claim]:
+    ifca, *single = (rows.get(Key.of(method=method)) for method in ("IFCA", "FedProx", "FedAvg"))
+    others = [row for row in single if row is not None]
+    if ifca is None or len(others) < len(single):
+        return ()
+    gains = [ifca.ours.minus(row.ours) for row in others]
+    best = max(row.ours.value for row in others)
+    return [
+        Claim(
+            "one model for each cluster is far better than one for all",
+            Decision.every(gain.above(5) for gain in gains),
+            f"IFCA {ifca.ours.value:.2f} %, the better of FedAvg and FedProx {best:.2f} %",
+        ),
+        Claim("IFCA reaches 97 %", ifca.ours.at_least(97), f"{ifca.ours.value:.2f} %"),
+    ]
+
+
+def by(difference: Estimate) -> str:
+    if not difference.has_interval:
+        return f"by {difference.value:.2f}, of one seed"
+    return f"by {difference.value:.2f} [{difference.low:.2f}, {difference.high:.2f}]"

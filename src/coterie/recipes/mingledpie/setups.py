@@ -1,0 +1,58 @@
+"""The paper's data sets, each as the paper trains it and as quick scale does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coterie.data.sources.base import Source
+from coterie.data.sources.binary_features import Purchase100, Texas100
+from coterie.data.sources.cifar import Cifar10, Cifar100
+from coterie.data.sources.embedded import Mnist5k
+from coterie.data.sources.mnist import FashionMnist, Mnist
+from coterie.learn.models.bundled import Cnn, ResNet18, fcnn, purchase_mlp, texas_mlp
+from coterie.learn.models.model import Model
+
+EMBEDDED, WITH_THE_CNN = "MNIST, 5,000 embedded", "CIFAR-100 with the CNN"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A data set as the paper trains it, and as quick scale does."""
+
+    source: type[Source]
+    model: Callable[[], Model]
+    lr: float
+    rounds: int
+    unequal: tuple[int, int]  # sizes of label sets in the heterogeneous setting
+    probe: str = ""  # a file or folder that tells whether the data are there
+    beside: str = ""  # what is read besides
+    quick_rounds: int = 30
+    quick_clients: int = 120
+    clusters: int = 5  # in the heterogeneous setting
+
+
+SETUPS = {
+    "MNIST": Setup(Mnist, fcnn, 0.01, 100, (1, 3), "train-images*idx3-ubyte*", "*-ubyte*"),
+    EMBEDDED: Setup(Mnist5k, fcnn, 0.01, 100, (1, 3), quick_clients=40),
+    "Fashion-MNIST": Setup(FashionMnist, fcnn, 0.01, 100, (1, 3), "train-images*idx3-ubyte*", "*-ubyte*"),
+    "CIFAR-10": Setup(Cifar10, lambda: Cnn(10, (3, 32, 32)), 0.1, 240, (1, 3), "cifar-10-*", "*batch*", 5, 40),
+    "CIFAR-100": Setup(Cifar100, lambda: ResNet18(100), 0.1, 100, (10, 30), "cifar-100-*", "train", 2, 10),
+    WITH_THE_CNN: Setup(Cifar100, lambda: Cnn(100, (3, 32, 32)), 0.1, 100, (10, 30), "cifar-100-*", "train", 5, 40),
+    "Texas100": Setup(Texas100, texas_mlp, 0.1, 300, (5, 20), "*feats*", "labels", 5, 40, 10),
+    "Purchase100": Setup(Purchase100, purchase_mlp, 0.01, 300, (5, 20), "*purchase*", "", 30, 120, 10),
+}
+
+
+def present(name: str, data: Path | None) -> bool:
+    """Whether the data set's files seem to be in the folder; without a folder, the embedded digits alone are there."""
+    setup = SETUPS[name]
+    if not setup.probe:
+        return data is None
+    return data is not None and setup.source().find(data, setup.probe, f"{setup.source.name}.npz") is not None
+
+
+def printed(name: str) -> str:
+    """The paper's name of a data set; the embedded digits stand for MNIST."""
+    return "MNIST" if name == EMBEDDED else name

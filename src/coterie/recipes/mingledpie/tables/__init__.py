@@ -1,0 +1,1 @@
+"""Which runs stand in each table and figure, beside which published values."""

@@ -1,0 +1,44 @@
+"""What a user chooses of a table: how large, which seeds, which rows, and where data lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from coterie.errors import require
+
+
+class Scale(Enum):
+    QUICK = "quick"  # ends within ten minutes on two cores; says what it reduces
+    PAPER = "paper"  # the paper's own settings
+
+
+@dataclass(frozen=True)
+class Settings:
+    scale: Scale = Scale.QUICK
+    seeds: tuple[int, ...] = (0, 1, 2)
+    rows: tuple[str, ...] = ()  # only rows whose label holds one of these words; all if empty
+    data: Path | None = None  # the folder with data sets
+
+    def wants(self, label: str) -> bool:
+        return not self.rows or any(word in label for word in self.rows)
+
+    @property
+    def folder(self) -> str | None:
+        """Of the data, as a job's argument."""
+        return str(self.data.resolve()) if self.data else None
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``"3"``: the first three; ``"5-9"``: from five to nine; ``"2,4"``: these two."""
+    first, dash, last = text.partition("-")
+    if text.isdecimal():
+        seeds = tuple(range(int(text)))
+    elif dash and first.isdecimal() and last.isdecimal():
+        seeds = tuple(range(int(first), int(last) + 1))
+    else:
+        seeds = tuple(int(part) for part in text.split(",") if part.isdecimal())
+        require(len(seeds) == text.count(",") + 1, "seeds", text, "must be how many (3), or which (5-9 or 2,4)")
+    require(len(set(seeds)) == len(seeds) > 0, "seeds", text, "must name at least one, none twice, and the lower first")
+    return seeds

@@ -1,0 +1,48 @@
+"""A defence is its settings and not its words, and a result is kept as long as nothing that it depends on changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.audit.toy import FAMILY, noise, subject
+
+from coterie.audit import engine, work
+from coterie.audit.case import label
+from coterie.config.schema import Choice
+
+NONE = Choice(kind="none")
+
+
+def test_settings_whose_words_are_alike_are_two() -> None:
+    alike = [noise(1.0), noise(1.0000001)]
+    assert len({label(choice) for choice in alike}) == 1
+    assert len({work.key_of("toy", choice, 0) for choice in alike}) == 2
+    asked = subject(defence={"kind": "noise", "strength": 1.0000001})
+    assert [choice.options.get("strength") for choice in engine.settings(FAMILY, asked)] == [None, 1.0000001, 1.0, 4.0]
+
+
+def test_the_configured_defence_is_not_run_twice() -> None:
+    asked = subject(defence={"kind": "noise", "strength": 4})
+    assert engine.settings(FAMILY, asked) == [NONE, noise(4.0), noise(1.0)]
+
+
+def jobs_made_anew(**changed: Any) -> int:
+    """How many jobs of the undefended toy are not those of the plainest subject."""
+    return sum(
+        job.fingerprint != plain.fingerprint
+        for job, plain in zip(
+            work.jobs_of([(FAMILY, NONE)], subject(**changed)), work.jobs_of([(FAMILY, NONE)], subject()), strict=True
+        )
+    )
+
+
+def test_what_no_measurement_depends_on_makes_none_anew() -> None:
+    for beside in (
+        {"name": "other"},
+        {"limits": {"max_epsilon": 1.0}},
+        {"defence": {"kind": "noise", "strength": 4.0}},
+        {"audit": {"compare": [{"kind": "noise", "strength": 2.0}]}},
+    ):
+        assert jobs_made_anew(**beside) == 0
+    assert jobs_made_anew(trainer={"kind": "fedavg"}) == 3
+    assert jobs_made_anew(audit={"property": {"tag": "age"}}) == 3
