@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coterie.measure.intervals import Interval
+
 
 @dataclass(frozen=True)
 class Line:
@@ -18,6 +20,13 @@ class Line:
     high: float = math.nan
     note: str = ""
     seeds: int = 1  # behind the interval
+
+    @property
+    def interval(self) -> Interval:
+        """Our value with its ends; those that rounding put on the wrong side of it are put right."""
+        if math.isnan(self.low) or math.isnan(self.high):
+            return Interval.unknown(self.ours)
+        return Interval(self.ours, min(self.ours, self.low), max(self.ours, self.high))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coterie.measure.findings import AuditResult, Measured, counted
+from coterie.measure.findings import AuditResult, counted
 from coterie.measure.reproduced import Reproduction
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, measured, row, section, table
@@ -30,14 +30,15 @@ def methods(result: AuditResult) -> Html:
         for one in result.methods
     ]
     described = {one.family for one in result.methods}
-    missing = [name for name in dict.fromkeys(leak.family for leak in result.leaks) if name not in described]
+    missing = [name for name in dict.fromkeys(one.family for one in result.findings) if name not in described]
     if missing:
         cards.append(element("p", f"Without a description: {', '.join(missing)}."))
     return section(
         "method",
         "Method and threat models",
-        "Scores are means over seeds with 95 % intervals. An attack sees what its threat model gives it and nothing "
-        "else; the truth is used only to score it. What each adversary had to know stands with its number.",
+        "Scores are over the units of all seeds, with 95 % intervals that take seeds for clusters of units. An attack "
+        "sees what its threat model gives it and nothing else; the truth is used only to score it. What each adversary "
+        "had to know stands with its number.",
         *cards,
         needs="article",
     )
@@ -97,7 +98,7 @@ def _reproduction(one: Reproduction) -> Html:
             [
                 line.row,
                 "–" if line.published is None else number(line.published),
-                measured(Measured(line.ours, line.low, line.high)),
+                measured(line.interval),
                 "–" if line.published is None else _signed(line.ours - line.published),
                 line.note,
             ],

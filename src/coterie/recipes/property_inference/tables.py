@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom, t
 
-from coterie.measure.judge import CONFIDENCE, t_interval
+from coterie.measure.intervals import CONFIDENCE
+from coterie.measure.judge import t_interval
 from coterie.measure.reproduced import Claim, Line
 from coterie.recipes.base import Scale, Settings
 from coterie.recipes.property_inference.runs import Plan, attacked
