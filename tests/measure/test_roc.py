@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -52,7 +54,7 @@ def test_the_area_is_the_score_over_strata_and_seeds(seeds: list[list[tuple[int,
     findings = []
     for seed in seeds:
         scores = Suspicions({number: float(score) for number, (score, _, _) in enumerate(seed)})
-        answers = {number: answer for number, (_, answer, _) in enumerate(seed)}
+        answers: dict[Hashable, bool] = {number: answer for number, (_, answer, _) in enumerate(seed)}
         findings.append(judge(scores, YesNo(answers, {number: group for number, (_, _, group) in enumerate(seed)})))
     for finding in (*findings, over_seeds(findings)):
         if finding.roc is not None:
