@@ -56,17 +56,17 @@ def _check(limit: Limit, launched: Sequence[Tried]) -> Check:
 def _reason(limit: Limit, found: Interval, passed: bool, seeds: int) -> str:
     said = f"the limit of {'at least' if limit.at_least else 'at most'} {limit.bound:g}"
     if not found.is_known:
-        return f"undecided: {found} in one run, of which nobody knows how sure it is; more seeds would decide on {said}"
+        return f"undecided: nobody knows how sure a single run is; more seeds would decide on {said}"
     if passed:
-        return f"measured {found}, which meets {said}"
+        return f"meets {said}"
     safer = found.high if limit.at_least else found.low
     if limit.excess(safer) > 0:
-        return f"measured {found}, which breaks {said}"
+        return f"breaks {said}"
     further = further_share(found, limit.bound, limit.bound)
     more = (
         f"about {counted(math.ceil(further * seeds), 'more seed')}" if further <= FAR else "more than anybody can run"
     )
-    return f"undecided: measured {found}, which may break {said}; {more} would decide"
+    return f"undecided: may break {said}; {more} would decide"
 
 
 def _measured(limit: Limit, launched: Sequence[Tried]) -> list[Interval]:
