@@ -52,7 +52,12 @@ def test_several_seeds_make_one_finding() -> None:
     draws = np.random.default_rng(0)
     single = [
         judge(
-            Suspicions({key: value + answer for (key, answer), value in zip(truth.answers.items(), draws.random(40))}),
+            Suspicions(
+                {
+                    key: value + answer
+                    for (key, answer), value in zip(truth.answers.items(), draws.random(40), strict=True)
+                }
+            ),
             truth,
         )
         for _ in range(3)

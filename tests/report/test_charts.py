@@ -224,7 +224,7 @@ def contrast(one: tuple[float, float, float], other: tuple[float, float, float])
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_text_in_heat_cells_is_readable(theme: int) -> None:
-    for ground, ink in zip(colours("h", HEAT_LEVELS, theme), colours("i", HEAT_LEVELS, theme)):
+    for ground, ink in zip(colours("h", HEAT_LEVELS, theme), colours("i", HEAT_LEVELS, theme), strict=True):
         assert contrast(ground, ink) >= 4.5
 
 
@@ -250,7 +250,9 @@ WITHOUT = {
 def lab(colour: tuple[float, ...]) -> tuple[float, float, float]:
     rows = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
     white = (0.9505, 1.0, 1.089)
-    parts = [sum(a * max(0.0, b) for a, b in zip(row, colour)) / w for row, w in zip(rows, white)]
+    parts = [
+        sum(a * max(0.0, b) for a, b in zip(row, colour, strict=True)) / w for row, w in zip(rows, white, strict=True)
+    ]
     x, y, z = (p ** (1 / 3) if p > 0.008856 else 7.787 * p + 16 / 116 for p in parts)
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
@@ -259,7 +261,7 @@ def lab(colour: tuple[float, ...]) -> tuple[float, float, float]:
 @pytest.mark.parametrize("kind", WITHOUT)
 def test_the_first_six_series_differ_without_red_or_green_cones(kind: str, theme: int) -> None:
     seen = [
-        lab(tuple(sum(a * b for a, b in zip(row, colour)) for row in WITHOUT[kind]))
+        lab(tuple(sum(a * b for a, b in zip(row, colour, strict=True)) for row in WITHOUT[kind]))
         for colour in colours("c", 6, theme)
     ]
     assert min(math.dist(a, b) for a, b in combinations(seen, 2)) > 10

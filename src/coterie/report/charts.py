@@ -47,13 +47,13 @@ class Frame:
     def axes(self) -> Html:
         ground, xs, ys = self.y.start, self.x.ticks(6), self.y.ticks()
         parts = []
-        for value, label in zip(ys, tick_labels(ys)):
+        for value, label in zip(ys, tick_labels(ys), strict=True):
             place = f"{self.y(value):.1f}"
             parts += [
                 element("line", class_="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=place, y2=place),
                 element("text", label, class_="tick", x=LEFT - 7, y=place, dy="0.32em", text_anchor="end"),
             ]
-        for value, label in zip(xs, tick_labels(xs)):
+        for value, label in zip(xs, tick_labels(xs), strict=True):
             place = f"{self.x(value):.1f}"
             parts += [
                 element("line", class_="axis", x1=place, x2=place, y1=f"{ground:.1f}", y2=f"{ground + 4:.1f}"),
@@ -111,14 +111,16 @@ def line(chart: Chart, slots: Slots) -> Html:
         chart.y_label,
     )
     looks = slots_in([one.name for one in chart.series], slots)
-    drawn = [_line(frame, one, slot, defence=one.name in slots) for one, slot in zip(chart.series, looks)]
+    drawn = [_line(frame, one, slot, defence=one.name in slots) for one, slot in zip(chart.series, looks, strict=True)]
     return frame.svg(describe(chart), _reference(frame, chart), *drawn)
 
 
 def _line(frame: Frame, series: Series, slot: int, *, defence: bool) -> Html:
     banded = len(series.low) == len(series.high) == len(series.x) > 0
     points = [
-        (index, x, y) for index, (x, y) in enumerate(zip(series.x, series.y)) if math.isfinite(x) and math.isfinite(y)
+        (index, x, y)
+        for index, (x, y) in enumerate(zip(series.x, series.y, strict=True))
+        if math.isfinite(x) and math.isfinite(y)
     ]
     runs = _runs(points)
     parts = []
@@ -172,10 +174,10 @@ def scatter(chart: Chart, slots: Slots) -> Html:
         height=340,
     )
     parts = [_reference(frame, chart)]
-    for one, slot in zip(chart.series, slots_in([one.name for one in chart.series], slots)):
+    for one, slot in zip(chart.series, slots_in([one.name for one in chart.series], slots), strict=True):
         marks = [
             mark(frame, x, y, slot, f"{one.name}\n{chart.x_label}: {number(x)}\n{chart.y_label}: {number(y)}", 4)
-            for x, y in zip(one.x, one.y)
+            for x, y in zip(one.x, one.y, strict=True)
             if math.isfinite(x) and math.isfinite(y)
         ]
         parts.append(_series(one.name, marks, defence=one.name in slots))

@@ -132,7 +132,9 @@ def plots(result: AuditResult, slots: Slots) -> Html | None:
 
 def _plot(chart: Chart, slots: Slots) -> Html:
     names = [one.name for one in chart.series]
-    legend = [Entry(name, slot, filtered=name in slots) for name, slot in zip(names, slots_in(names, slots))]
+    legend = [
+        Entry(name, slot, filtered=name in slots) for name, slot in zip(names, slots_in(names, slots), strict=True)
+    ]
     draw = charts.scatter if chart.kind == "scatter" else charts.line
     return _figure(
         chart.title,
@@ -154,7 +156,7 @@ def _values(chart: Chart) -> Html | None:
     if not places or len(places) > LONGEST_TABLE:
         return None
     head = (chart.x_label, *(defence_name(one.name) for one in chart.series))
-    known = [dict(zip(one.x, one.y)) for one in chart.series]
+    known = [dict(zip(one.x, one.y, strict=True)) for one in chart.series]
     rows = [
         row(head, [number_or_whole(x), *("–" if x not in values else number(values[x]) for values in known)])
         for x in places

@@ -69,7 +69,7 @@ def row(head: Sequence[str], cells: Sequence[str], **attributes: str | bool | No
     return element(
         "tr",
         element("th", first, scope="row"),
-        *[element("td", cell, data_label=label) for label, cell in zip(head[1:], rest)],
+        *[element("td", cell, data_label=label) for label, cell in zip(head[1:], rest, strict=True)],
         **attributes,
     )
 
