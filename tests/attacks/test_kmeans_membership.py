@@ -34,7 +34,7 @@ from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
 from coterie.learn.clusters.lloyd import Points, packed_outer_products
 from coterie.learn.clusters.statistics import statistics
 from coterie.learn.params import Params
-from coterie.measure.claims import Outcome, Verdict
+from coterie.measure.claims import Outcome, Promise
 from coterie.measure.epsilon import Scores, auc
 from coterie.measure.membership import Releases, audit, measure_membership, optimal_scores
 from coterie.privacy.guarantee import Guarantee, Level
@@ -81,7 +81,7 @@ def claim(protocol: Clusterer, noise: dict[str, float]) -> Guarantee:
 
 def audited(
     protocol: Clusterer, defence: NoisySums, stated: dict[str, float], level: Level, trials: int, seed: int
-) -> tuple[Verdict, float, float]:
+) -> tuple[Promise, float, float]:
     inside, outside = (
         Releases.of(protocol, federation(there, level), defence, Rng.seeded(seed)) for there in (True, False)
     )

@@ -17,7 +17,8 @@ from coterie.data.partition.property import Control
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
-from coterie.measure.judge import Finding, judge, over_seeds
+from coterie.measure.findings import Finding, over_seeds
+from coterie.measure.judge import judge
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng

@@ -9,17 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.audit.toy import FAMILY, Toy, noise, subject
+from tests.audit.toy import FAMILY, UNITS, Toy, found, noise, subject
 
 from coterie.audit import engine, gate, work
 from coterie.audit.case import Subject, label
 from coterie.audit.engine import audit
-from coterie.audit.evidence import Claimed, Evidence
+from coterie.audit.evidence import Evidence
 from coterie.audit.frontier import frontier, mark_dominated
+from coterie.audit.tried import Tried
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
-from coterie.measure.claims import Outcome
-from coterie.measure.findings import AuditResult, Check, ClaimVerdict, Defended, FrontierPoint, Measured
+from coterie.measure.claims import Outcome, Promise
+from coterie.measure.findings import AuditResult, Check, Defended, FrontierPoint, Limit
+from coterie.measure.intervals import Interval, Sample, proportion
+from coterie.measure.verdicts import Verdict
+from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.report.html import render
 from coterie.run.jobs import JobFailed
 
@@ -35,39 +39,61 @@ def run(folder: Path, **values: object) -> AuditResult:
     return audit(subject(**values), folder, processes=1)
 
 
-def test_each_defence_is_scored_with_an_interval_over_seeds(tmp_path: Path) -> None:
+def test_each_defence_is_scored_with_an_interval_over_all_units(tmp_path: Path) -> None:
     result = run(tmp_path)
-    real = [leak for leak in result.leaks if not leak.control]
-    assert [leak.defence for leak in real] == ["none", "noise (strength 1)", "noise (strength 4)"]
-    first = real[0].score
-    assert first.value == pytest.approx(0.91)  # the mean of 0.90, 0.91 and 0.92
-    # Student's t with two degrees of freedom: 4.303 * 0.01 / sqrt(3)
-    assert (first.high - first.value) == pytest.approx(4.3027 * 0.01 / math.sqrt(3), rel=1e-4)
-    assert real[0].verdict == "leaks"
-    assert real[0].leakage == pytest.approx(0.82)
+    real = [one for one in result.findings if not one.control]
+    assert [one.defence for one in real] == ["none", "noise (strength 1)", "noise (strength 4)"]
+    first = real[0]
+    assert first.score == pytest.approx(0.91)  # the mean of 0.90, 0.91 and 0.92
+    assert (first.units, first.seeds) == (3 * UNITS, 3)
+    # phi = 1000 * 0.0001 / 0.0819 = 1.221, so the units are worth 3000 / (1 + 0.221 * (3.182 / 1.960)^2) = 1896
+    assert first.interval.ends == pytest.approx((0.8962, 0.9225), abs=1e-4)
+    assert first.verdict is Verdict.LEAKS
+    assert first.leakage == pytest.approx(0.82)
 
 
 def test_a_control_is_not_called_a_leak(tmp_path: Path) -> None:
-    controls = [leak for leak in run(tmp_path).leaks if leak.control]
-    assert {leak.verdict for leak in controls} == {"no leak found"}
-    assert all("nothing to find" in leak.sentence for leak in controls)
+    controls = [one for one in run(tmp_path).findings if one.control]
+    assert {one.verdict for one in controls} == {Verdict.BOUNDED}
+    assert all("nothing to find" in one.sentence for one in controls)
 
 
 def test_costs_and_claims_come_with_each_defence(tmp_path: Path) -> None:
     none, weak, strong = run(tmp_path).defended
-    assert none.claim is None
-    assert weak.utility.value == pytest.approx(0.90)
+    assert none.promise is None
+    assert weak.utility.estimate == pytest.approx(0.90)
     assert strong.seconds == pytest.approx(0.5)
-    assert weak.claim is not None
-    assert weak.claim.epsilon == 10.0
-    assert weak.claim.lower_bound == pytest.approx(0.2)  # the largest over the seeds
+    assert weak.promise is not None
+    assert weak.promise.epsilon == 10.0
+    assert weak.promise.lower_bound == pytest.approx(0.2)  # the largest over the seeds
+    assert weak.promise.evidence == ("seed 2",)  # and that seed's own evidence
+
+
+class OneRun(Toy):
+    """Twenty units, all of them right; or what the strength of the defence says."""
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        return replace(super().measure(subject, defence, seed), findings=[found(1.0, units=20)])
+
+
+def only(family: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "all_families", lambda: [family])
+    for module in (engine, work):
+        monkeypatch.setattr(module, "find", lambda name: family)
+
+
+def test_one_seed_in_which_all_is_told_is_a_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only(OneRun(), monkeypatch)
+    result = run(tmp_path, audit={"seeds": 1})
+    assert result.findings[0].interval == proportion(20, 20)
+    assert result.headline == "Undefended, this federation leaks to 1 kind of attack (toy)."
 
 
 def test_the_gate_judges_the_configured_defence(tmp_path: Path) -> None:
-    limits = {"max_toy_auc": 0.72, "min_accuracy": 0.85, "max_epsilon": 3.0}
+    limits = {"max_toy_auc": 0.75, "min_accuracy": 0.85, "max_epsilon": 3.0}
     result = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits)
-    assert {check.limit: check.passed for check in result.checks} == {
-        "max_toy_auc = 0.72": True,
+    assert {str(check.limit): check.passed for check in result.checks} == {
+        "max_toy_auc = 0.75": True,
         "min_accuracy = 0.85": True,
         "max_epsilon = 3": False,
     }
@@ -75,10 +101,37 @@ def test_the_gate_judges_the_configured_defence(tmp_path: Path) -> None:
     assert "breaks the limit of at most 3" in result.checks[2].reason
 
 
-def test_a_limit_that_nothing_measured_is_broken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "limit", "end"), [("max_toy_auc", 0.72, "high"), ("min_accuracy", 0.897, "low")])
+def test_the_unsafe_end_of_the_interval_decides(tmp_path: Path, name: str, limit: float, end: str) -> None:
+    """Scores 0.71 and serves 0.9: either estimate keeps to its limit, and its interval does not."""
+    (check,) = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits={name: limit}).checks
+    assert check.limit.excess(check.measured.estimate) < 0 < check.limit.excess(getattr(check.measured, end))
+    assert not check.passed
+    assert check.reason.startswith("undecided: may break the limit")
+    assert "would decide" in check.reason
+
+
+def test_no_claim_is_an_epsilon_of_infinity(tmp_path: Path) -> None:
     (check,) = run(tmp_path, limits={"max_epsilon": 3.0}).checks
     assert not check.passed
+    assert check.measured.estimate == math.inf
+    assert "no formal guarantee" in check.reason
+
+
+def test_a_limit_that_nothing_measured_is_broken(tmp_path: Path) -> None:
+    (check,) = run(tmp_path, model={"kind": "cnn"}, limits={"max_toy_auc": 0.9}).checks
+    assert not check.passed
     assert "nothing measured it" in check.reason
+
+
+def test_a_score_of_which_nobody_knows_how_sure_it_is_breaks_its_limit() -> None:
+    lone = Sample.average([0.1], 0.0, 1.0)
+    finding = replace(found(0.5), interval=Interval.unknown(0.1), runs=(lone,))
+    evidence = replace(FAMILY.measure(subject(), noise(1.0), 0), findings=[finding], utility=lone)
+    tried = Tried(FAMILY, noise(1.0), [evidence])
+    for check in gate.checks(gate.limits_of({"max_toy_auc": 0.9, "min_accuracy": 0.05}), [tried]):
+        assert not check.passed
+        assert check.reason.startswith("undecided: ")
 
 
 def test_an_unknown_limit_suggests_the_nearest(tmp_path: Path) -> None:
@@ -89,34 +142,51 @@ def test_an_unknown_limit_suggests_the_nearest(tmp_path: Path) -> None:
 def test_a_family_that_does_not_fit_is_left_out_with_a_reason(tmp_path: Path) -> None:
     result = run(tmp_path, model={"kind": "cnn"})
     assert result.left_out == {"toy": "needs fcnn"}
-    assert result.leaks == []
+    assert result.findings == []
 
 
 def test_the_result_is_strict_json(tmp_path: Path) -> None:
     text = run(tmp_path, limits={"max_epsilon": 3.0}).to_json()
-    assert json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))["title"]
+    values = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert values["findings"][0]["decision"]["verdict"] == "leaks"
+    assert values["headline"].startswith("Undefended, this federation leaks")
+    assert values["checks"][0]["measured"]["estimate"] == "inf"
 
 
-def test_roc_curves_run_from_corner_to_corner(tmp_path: Path) -> None:
-    roc = run(tmp_path).leaks[0].roc
-    assert roc is not None
-    assert (roc[0][0], roc[1][0], roc[0][-1], roc[1][-1]) == (0.0, 0.0, 1.0, 1.0)
+def test_the_curve_over_seeds_has_the_score_as_its_area(tmp_path: Path) -> None:
+    first = run(tmp_path).findings[0]
+    assert first.roc is not None
+    assert (first.roc.false[0], first.roc.true[0], first.roc.false[-1], first.roc.true[-1]) == (0.0, 0.0, 1.0, 1.0)
+    assert first.roc.area == pytest.approx(first.score, abs=1e-12)
 
 
 def test_the_frontier_recommends_the_weakest_that_meets_the_limits(tmp_path: Path) -> None:
-    (found,) = frontier(subject(limits={"max_toy_auc": 0.72, "min_accuracy": 0.8}), [FAMILY], tmp_path)
-    chosen = [(point.defence, point.setting, point.note) for point in found.points if point.recommended]
+    (swept,) = frontier(subject(limits={"max_toy_auc": 0.75, "min_accuracy": 0.8}), [FAMILY], tmp_path)
+    chosen = [(point.defence, point.setting, point.note) for point in swept.points if point.recommended]
     assert chosen == [("noise", "noise (strength 1)", "strength 1")]
-    assert found.recommendation == "Toy: noise (strength 1) is the weakest setting that meets the limits."
-    assert found.title == "toy: leakage (AUC) against accuracy"
+    assert swept.recommendation == "Toy: noise (strength 1) is the weakest setting that meets the limits."
+    assert swept.title == "toy: leakage (AUC) against accuracy"
     (none,) = frontier(subject(limits={"max_toy_auc": 0.55, "min_accuracy": 0.9}), [FAMILY], tmp_path)
     assert not any(point.recommended for point in none.points)
     assert "Toy: no setting meets the limits" in none.recommendation
 
 
+def test_the_frontier_recommends_nothing_that_the_gate_would_stop(tmp_path: Path) -> None:
+    """Strength 1 leaks little enough, and its epsilon of 10 is forbidden."""
+    limits = {"max_toy_auc": 0.75, "max_epsilon": 3.0}
+    (swept,) = frontier(subject(limits=limits), [FAMILY], tmp_path)
+    (chosen,) = [point for point in swept.points if point.recommended]
+    assert chosen.setting == "noise (strength 4)"
+    assert [point.passes for point in swept.points] == [False, False, False, True]
+    assert run(tmp_path, defence={"kind": "noise", "strength": 4.0}, limits=limits).passed
+    assert not run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits).passed
+    (silent,) = frontier(subject(), [FAMILY], tmp_path)
+    assert {point.passes for point in silent.points} == {None}
+
+
 def test_a_dominated_setting_is_worse_in_one_and_better_in_none() -> None:
     def at(leak: float, use: float) -> FrontierPoint:
-        return FrontierPoint("d", 1.0, Measured(leak), Measured(use), 0.0)
+        return FrontierPoint("d", 1.0, Interval.unknown(leak), Interval.unknown(use), 0.0)
 
     marked = mark_dominated([at(0.9, 0.95), at(0.6, 0.9), at(0.6, 0.8), at(0.7, 0.85), at(0.5, 0.5)])
     assert [point.dominated for point in marked] == [False, False, True, True, False]
@@ -141,23 +211,34 @@ def test_accuracy_and_leakage_are_drawn_over_rounds(tmp_path: Path) -> None:
     assert leakage.series[1].y == pytest.approx([0.5, 0.71])
 
 
-def test_an_interval_stays_within_what_a_score_can_be(tmp_path: Path) -> None:
-    assert engine.measured([0.9, 1.0]).high > 1
-    assert engine.measured([0.9, 1.0], 0.0, 1.0).high == 1
-    assert engine.measured([0.0, 0.1], 0.0, 1.0).low == 0
-    assert math.isnan(engine.measured([0.9], 0.0, 1.0).low)
-
-
 def test_an_epsilon_that_follows_from_nothing_meets_no_limit() -> None:
-    stated = Claimed("stated", 1.0, 0.0, "record", "nobody", "not refuted", ["none"], proven=False)
-    evidence = Evidence([], "accuracy", 0.9, 0.1, 1.0, 1.0, stated)
-    (check,) = gate.checks(subject(limits={"max_epsilon": 3.0}), [(FAMILY, [evidence])])
-    assert not check.passed
-    assert "no formal guarantee" in check.reason
-    (check,) = gate.checks(
-        subject(limits={"max_epsilon": 3.0}), [(FAMILY, [replace(evidence, claim=replace(stated, proven=True))])]
-    )
-    assert check.passed
+    stated = Guarantee.none("nothing is clipped", Level.RECORD, Trust.LOCAL_NOISE, stated=1.0)
+    proven = Guarantee(1.0, 1e-5, Level.RECORD, Trust.LOCAL_NOISE)
+
+    def check(guarantee: Guarantee) -> Check:
+        promise = Promise(guarantee, None, Outcome.NOT_REFUTED, ["none"])
+        evidence = replace(FAMILY.measure(subject(), noise(1.0), 0), promise=promise)
+        return gate.checks([Limit("max_epsilon", 3.0)], [Tried(FAMILY, noise(1.0), [evidence])])[0]
+
+    assert not check(stated).passed
+    assert "no formal guarantee" in check(stated).reason
+    assert check(proven).passed
+
+
+def test_an_epsilon_of_another_federation_meets_no_limit() -> None:
+    """A surrogate is not what is launched: undefended it says nothing, and defended it does not speak for others."""
+
+    class Surrogate(Toy):
+        surrogate = True
+
+    def rows(choice: Choice) -> list[Tried]:
+        return [Tried(Surrogate(), choice, [FAMILY.measure(subject(), choice, 0)])]
+
+    undefended = Tried(FAMILY, Choice(kind="none"), [FAMILY.measure(subject(), Choice(kind="none"), 0)])
+    limit = [Limit("max_epsilon", 20.0)]
+    assert gate.checks(limit, rows(noise(1.0)))[0].passed
+    assert not gate.checks(limit, [*rows(noise(1.0)), undefended])[0].passed
+    assert "nothing measured" in gate.checks(limit, rows(Choice(kind="none")))[0].reason
 
 
 def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
@@ -181,9 +262,9 @@ def test_an_edited_data_file_is_another_audit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 claim of privacy is"), (2, "2 claims of privacy are")])
 def test_the_headline_counts_in_words(count: int, words: str) -> None:
-    claim = ClaimVerdict("c", 1.0, 0.0, "record", "nobody", 2.0, Outcome.VIOLATED, ["x"])
-    row = Defended("f", "d", "accuracy", Measured(0.9), 1.0, 1.0, 1.0, claim)
-    check = Check("max_epsilon = 1", 2.0, False, "broken")
+    promise = Promise(Guarantee(1.0, 0.0, Level.RECORD, Trust.LOCAL_NOISE), 2.0, Outcome.VIOLATED, ["x"])
+    row = Defended("f", "d", "accuracy", Interval.unknown(0.9), 1.0, 1.0, 1.0, promise)
+    check = Check(Limit("max_epsilon", 1), Interval(2.0, 2.0, 2.0), False, "broken")
     result = AuditResult("t", {}, [], [row] * count, checks=[check] * count)
     assert words in result.headline
     assert result.headline.endswith("1 of 1 limit is broken." if count == 1 else "2 of 2 limits are broken.")
@@ -192,10 +273,9 @@ def test_the_headline_counts_in_words(count: int, words: str) -> None:
 def test_a_control_that_finds_something_is_in_the_headline(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert "control" not in result.headline
-    fooled = [replace(leak, score=Measured(0.8, 0.7, 0.9)) if leak.control else leak for leak in result.leaks]
-    assert (
-        "A control finds what is not there (toy): those scores prove nothing." in replace(result, leaks=fooled).headline
-    )
+    fooled = [replace(one, interval=Interval(0.8, 0.7, 0.9)) if one.control else one for one in result.findings]
+    headline = replace(result, findings=fooled).headline
+    assert "A control finds what is not there (toy): those scores prove nothing." in headline
 
 
 def test_a_choice_reads_like_words() -> None:
@@ -228,9 +308,7 @@ class Picky(Toy):
 
 @pytest.fixture
 def picky(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "all_families", lambda: [Picky()])
-    for module in (engine, work):
-        monkeypatch.setattr(module, "find", lambda name: Picky())
+    only(Picky(), monkeypatch)
 
 
 @pytest.mark.usefixtures("picky")
@@ -260,5 +338,5 @@ def test_an_audit_of_nothing_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("picky")
 def test_the_frontier_goes_without_settings_that_do_not_fit(tmp_path: Path) -> None:
-    (found,) = frontier(subject(), [Picky()], tmp_path)
-    assert [point.note for point in found.points] == ["", "strength 0.5", "strength 1"]
+    (swept,) = frontier(subject(), [Picky()], tmp_path)
+    assert [point.note for point in swept.points] == ["", "strength 0.5", "strength 1"]

@@ -28,6 +28,7 @@ from coterie.config.schema import Choice
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
+from coterie.measure.claims import Outcome
 
 DIGITS: dict[str, Any] = {
     "name": "digits",
@@ -44,7 +45,7 @@ def subject(**more: Any) -> Subject:
 
 
 def scores(evidence: Evidence, adversary: str = "") -> dict[str, float]:
-    return {row.attack: row.score for row in evidence.scored if adversary in row.adversary and not row.control}
+    return {one.attack: one.score for one in evidence.findings if adversary in one.adversary and not one.control}
 
 
 def test_every_family_says_what_it_is_and_can_be_found_by_name() -> None:
@@ -62,10 +63,11 @@ def test_profiling_names_everybody_and_mingling_hides_them() -> None:
     mingled = Choice.model_validate({"kind": "mingling", "cipher": "mock"})
     undefended = family.measure(subject(), NONE, 0)
     assert [round for round, _ in undefended.history] == list(range(9))
-    assert undefended.history[-1][1] == undefended.utility > undefended.history[0][1]
-    curve = undefended.scored[0].by_round
+    assert undefended.history[-1][1] == undefended.utility.mean > undefended.history[0][1]
+    assert undefended.utility.units == 10  # clients
+    curve = undefended.findings[0].by_round
     assert [round for round, _ in curve] == list(range(8))
-    assert curve[-1][1] == undefended.scored[0].score
+    assert curve[-1][1] == undefended.findings[0].score
     evidence = family.measure(subject(), mingled, 0)
     alone = scores(evidence, "curious server")["profiling by identity"]
     assert alone < 0.7  # expected 0.35, of 10 clients
@@ -106,10 +108,10 @@ def test_membership_is_certain_without_noise_and_bounded_with_it() -> None:
     assert scores(family.measure(subject(), NONE, 0))["membership test"] == 1.0
     evidence = family.measure(subject(), noise("server"), 0)
     assert scores(evidence)["membership test"] < 0.7
-    assert evidence.claim is not None
-    assert evidence.claim.outcome == "holds"
-    assert evidence.claim.lower_bound is not None
-    assert evidence.claim.lower_bound <= evidence.claim.epsilon == pytest.approx(1.0, rel=0.01)
+    assert evidence.promise is not None
+    assert evidence.promise.outcome is Outcome.HOLDS
+    assert evidence.promise.lower_bound is not None
+    assert evidence.promise.lower_bound <= evidence.promise.epsilon == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_broken_mechanism_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,17 +129,17 @@ def test_a_broken_mechanism_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
     original = Scene.defence
     monkeypatch.setattr(Scene, "defence", broken)
-    claim = find("membership in a clustering").measure(subject(), noise("server"), 0).claim
-    assert claim is not None
-    assert claim.outcome == "violated"
-    assert claim.lower_bound is not None
-    assert claim.lower_bound > 1.0
+    promise = find("membership in a clustering").measure(subject(), noise("server"), 0).promise
+    assert promise is not None
+    assert promise.outcome is Outcome.VIOLATED
+    assert promise.lower_bound is not None
+    assert promise.lower_bound > 1.0
 
 
 def test_newcomers_obtain_more_models_than_honest_ones() -> None:
     family = find("model acquisition")
     evidence = family.measure(subject(partition={"kind": "label_sets", "clients": 15, "sets": 5}), NONE, 0)
-    attacked, honest = evidence.scored
+    attacked, honest = evidence.findings
     assert (attacked.control, honest.control) == (False, True)
     assert attacked.score > honest.score
 
@@ -194,7 +196,7 @@ def test_an_audit_writes_a_report_and_the_gate_decides_the_exit_code(tmp_path: P
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["checks"][0]["passed"] is True
-    assert {row["family"] for row in result["leaks"]} == set(read(tmp_path / "a.toml").audit.families)
+    assert {row["family"] for row in result["findings"]} == set(read(tmp_path / "a.toml").audit.families)
     page = (tmp_path / "runs/audit/digits/report.html").read_text()
     assert "membership in a clustering" in page
     assert "<testsuite" in (tmp_path / "gate.xml").read_text()
@@ -210,7 +212,7 @@ def test_an_audit_goes_on_with_what_was_finished(tmp_path: Path) -> None:
     kept = sorted(tmp_path.rglob("*.json"))
     kept[0].unlink()
     before = {path: path.stat().st_mtime_ns for path in kept[1:]}
-    assert audit(subject(**values), tmp_path, processes=1).leaks == first.leaks
+    assert audit(subject(**values), tmp_path, processes=1).findings == first.findings
     assert {path: path.stat().st_mtime_ns for path in kept[1:]} == before
 
 

@@ -37,7 +37,9 @@ from coterie.flow.guard import Defence
 from coterie.learn.models.bundled import fcnn
 from coterie.learn.sgd import Local
 from coterie.measure.findings import AuditResult
+from coterie.measure.intervals import proportion
 from coterie.measure.judge import judge
+from coterie.measure.verdicts import Verdict
 from coterie.measure.witness import Witness
 from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
@@ -92,9 +94,9 @@ def of_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditRe
 
 
 def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResult) -> None:
-    live = find("preference profiling").measure(subject(), NONE, 0).scored
+    live = find("preference profiling").measure(subject(), NONE, 0).findings
     alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
-    assert {leak.attack: leak.score.value for leak in of_digits.leaks} == alone
+    assert {one.attack: one.score for one in of_digits.findings} == alone
     assert alone["profiling by identity"] == 1.0
     assert of_digits.headline == "As recorded, this federation leaks to 1 kind of attack (preference profiling)."
 
@@ -102,17 +104,17 @@ def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResul
 def test_recorded_ciphertexts_stay_closed(tmp_path: Path) -> None:
     mingled = {"kind": "mingling", "cipher": "mock"}
     result = audited(tmp_path, write_down(tmp_path / "messages", mingled))
-    live = find("preference profiling").measure(subject(), Choice.model_validate(mingled), 0).scored
+    live = find("preference profiling").measure(subject(), Choice.model_validate(mingled), 0).findings
     alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
-    assert {leak.attack: leak.score.value for leak in result.leaks} == alone
-    assert {leak.defence for leak in result.leaks} == {"mingling (cipher mock)"}
+    assert {one.attack: one.score for one in result.findings} == alone
+    assert {one.defence for one in result.findings} == {"mingling (cipher mock)"}
     assert max(alone.values()) < 0.7  # of 10 clients; undefended it is 1
 
 
 def test_the_interval_is_over_what_was_observed(of_digits: AuditResult) -> None:
-    identity = of_digits.leaks[0]
-    assert identity.score.low == pytest.approx(0.7225, abs=1e-3)  # Wilson's for 10 of 10
-    assert (identity.seeds, identity.verdict) == (1, "leaks")
+    identity = of_digits.findings[0]
+    assert identity.interval == proportion(10, 10)
+    assert (identity.seeds, identity.units, identity.verdict) == (1, 10, Verdict.LEAKS)
 
 
 def test_what_needs_to_take_part_is_left_out_and_says_so(of_digits: AuditResult) -> None:
@@ -126,7 +128,7 @@ def test_without_truth_suspicions_are_reported_without_a_score(digits: Path, tmp
     blind = tmp_path / "blind.toml"
     blind.write_text(text.replace('path = "held', f'path = "{digits}/held'))
     result = audit(open_recording(digits, blind), tmp_path / "jobs", processes=1)
-    assert {leak.verdict for leak in result.leaks} == {"not measured"}
+    assert {one.verdict for one in result.findings} == {Verdict.NOT_SCORED}
     assert "no truth" in result.headline
     identity, ranked = result.suspected
     assert [client for client, _ in identity.answers] == [f"client {number}" for number in range(10)]
@@ -213,12 +215,13 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
     (recording / DESCRIPTION).write_text(document(description))
     (recording / TRUTH).write_text(json.dumps(truth))
     result = audited(tmp_path, recording)
-    (leak,) = result.leaks
+    (finding,) = result.findings
     expected = Recording(open_recording(recording, None)).truth.used_property()
     assert expected is not None
     assert {key for key, used in expected.answers.items() if used} == {(round, 0) for round in (4, 6, 8, 10, 12, 14)}
-    assert leak.score.value == judge(guess, expected).score
-    assert leak.roc is not None
+    assert finding.interval == judge(guess, expected).interval
+    assert finding.roc is not None
+    assert finding.roc.area == pytest.approx(finding.score, abs=1e-12)
     assert "needs what clients sent" in result.left_out["preference profiling"]
     (suspected,) = result.suspected
     assert [float(score) for _, score in suspected.answers] == sorted(
@@ -249,7 +252,7 @@ def test_train_writes_a_recording_that_audit_attacks(tmp_path: Path) -> None:
     done = coterie(tmp_path, "audit", "--recorded", "messages", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert result["leaks"][0]["score"]["value"] == 1.0
+    assert result["findings"][0]["interval"]["estimate"] == 1.0
     assert result["reproduce"]["command"] == "coterie audit --recorded messages"
     page = (tmp_path / "runs/audit/digits-recorded/report.html").read_text()
     assert "What the attacks suspect" in page

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from coterie.audit.case import Subject, parse
-from coterie.audit.evidence import Claimed, Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.config.schema import Choice
+from coterie.measure.claims import Outcome, Promise
+from coterie.measure.findings import Finding
+from coterie.measure.intervals import Sample
+from coterie.measure.roc import Curve
+from coterie.privacy.guarantee import Guarantee, Level, Trust
+
+UNITS = 1000
 
 
 class Toy(Family):
@@ -28,22 +36,24 @@ class Toy(Family):
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         strength = defence.options.get("strength", 0.0)
         score = 0.5 + 0.4 / (1 + strength) + 0.01 * seed
-        suspicions = [0.1, 0.9, score], [False, True, True]
-        curve = [(0, 0.5), (5, score)]
-        scored = [
-            Scored("guess", "curious server", "AUC", score, 0.5, suspicions=suspicions, by_round=curve),
-            Scored("guess", "curious server", "AUC", 0.5 + 0.01 * (seed - 1), 0.5, control=True),
-        ]
-        claim = None
+        real = replace(found(score), roc=Curve([0, 0, 1], [0, 2 * score - 1, 1]), by_round=[(0, 0.5), (5, score)])
+        control = replace(found(0.5 + 0.01 * (seed - 1)), control=True)
+        promise = None
         if strength:
-            claim = Claimed(
-                "a promise", 10 / strength, 1e-5, "record", "trusted server", "not refuted", ["none"], 0.1 * seed
-            )
+            guarantee = Guarantee(10 / strength, 1e-5, Level.RECORD, Trust.TRUSTED_AGGREGATOR)
+            promise = Promise(guarantee, 0.1 * seed, Outcome.HOLDS, [f"seed {seed}"])
         use, seconds = 0.95 - 0.05 * strength, 0.1 * (1 + strength)
-        return Evidence(scored, "accuracy", use, seconds, 100.0, 1000.0, claim, history=[(0, 0.1 * seed), (5, use)])
+        utility = Sample.average([use - 0.01, use, use + 0.01], 0.0, 1.0)
+        history = [(0, 0.1 * seed), (5, use)]
+        return Evidence([real, control], "accuracy", utility, seconds, 100.0, 1000.0, promise, history)
 
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
         return [(noise(strength), strength) for strength in (0.5, 1.0, 4.0)]
+
+
+def found(score: float, units: int = UNITS) -> Finding:
+    finding = Finding.of("guess", "AUC", Sample.share(score * units, units), 0.5, "clients", "nothing")
+    return replace(finding, adversary="curious server")
 
 
 def noise(strength: float) -> Choice:

@@ -89,7 +89,7 @@ def emulate(page: Any, **features: str) -> None:
 def test_it_renders(page: Any) -> None:
     assert page.title == sample().title
     assert page.find_element(By.CLASS_NAME, "headline").text == sample().headline
-    assert len(shown(page, "table.heat .cell")) == len(sample().leaks)
+    assert len(shown(page, "table.heat .cell")) == len(sample().findings)
     for chart in shown(page, "svg.chart"):
         assert chart.rect["width"] > 300
     widths = "return [...document.images].map(i => i.naturalWidth)"
@@ -130,9 +130,9 @@ def test_headings_that_links_lead_to_are_not_covered(page: Any) -> None:
 
 def test_filter_by_kind_of_attack(page: Any) -> None:
     choose(page, "family", PROPERTY)
-    expected = sum(leak.family == PROPERTY for leak in sample().leaks)
+    expected = sum(one.family == PROPERTY for one in sample().findings)
     assert len(shown(page, "table.heat .cell")) == expected
-    assert page.find_element(By.ID, "shown").text == f"{expected} of {len(sample().leaks)} findings shown"
+    assert page.find_element(By.ID, "shown").text == f"{expected} of {len(sample().findings)} findings shown"
     assert {item.get_attribute("data-family") for item in shown(page, "figure[data-family]")} == {PROPERTY}
     assert [item.text for item in shown(page, "#method h3")] == ["Property inference"]
     assert shown(page, "#gallery .nothing")
@@ -144,7 +144,7 @@ def test_filter_by_defence_and_clear(page: Any) -> None:
     choose(page, "defence", MINGLED)
     cells = shown(page, "table.heat .cell")
     assert {cell.get_attribute("data-defence") for cell in cells} == {MINGLED}
-    assert len(cells) == sum(leak.defence == MINGLED for leak in sample().leaks)
+    assert len(cells) == sum(one.defence == MINGLED for one in sample().findings)
     assert {item.get_attribute("data-series") for item in shown(page, "#roc .series")} == {MINGLED}
     page.find_element(By.CSS_SELECTOR, "#filters button[type=reset]").click()
     assert len(shown(page, "table.heat .cell")) == everything
@@ -168,10 +168,10 @@ def test_claims_shared_by_families_survive_the_filter_of_each(page: Any) -> None
 
 def test_controls_can_be_hidden(page: Any) -> None:
     page.find_element(By.ID, "controls").click()
-    assert len(shown(page, "table.heat .cell")) == sum(not leak.control for leak in sample().leaks)
+    assert len(shown(page, "table.heat .cell")) == sum(not one.control for one in sample().findings)
     assert shown(page, "[data-control=yes]") == []
     page.find_element(By.ID, "controls").click()
-    assert len(shown(page, "table.heat .cell")) == len(sample().leaks)
+    assert len(shown(page, "table.heat .cell")) == len(sample().findings)
 
 
 def test_hovering_shows_a_value(page: Any) -> None:
@@ -180,7 +180,7 @@ def test_hovering_shows_a_value(page: Any) -> None:
     cell = page.find_element(By.CSS_SELECTOR, "table.heat .cell")
     hover(page, cell)
     assert tip.is_displayed()
-    assert sample().leaks[0].sentence in tip.text
+    assert sample().findings[0].sentence in tip.text
     mark = page.find_element(By.CSS_SELECTOR, "#curves svg.chart .mark")
     hover(page, mark)
     assert "accuracy: 0." in tip.text
@@ -212,7 +212,7 @@ def test_keys_move_through_the_table(page: Any) -> None:
     assert page.switch_to.active_element == cells[1]
     ActionChains(page).send_keys(Keys.ARROW_DOWN).perform()
     assert page.switch_to.active_element == cells[5]
-    assert sample().leaks[5].sentence in page.find_element(By.ID, "tip").text
+    assert sample().findings[5].sentence in page.find_element(By.ID, "tip").text
 
 
 def test_a_legend_hides_its_series(page: Any) -> None:
@@ -246,7 +246,7 @@ def test_paper_shows_everything_and_no_buttons(page: Any) -> None:
         assert shown(page, "nav") == []
         assert shown(page, "#filters") == []
         words = [item.text for item in shown(page, "#leaks details table")]
-        assert len(words) == len({leak.family for leak in sample().leaks})
+        assert len(words) == len({one.family for one in sample().findings})
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
         page.execute_script("dispatchEvent(new Event('afterprint'))")
@@ -255,9 +255,11 @@ def test_paper_shows_everything_and_no_buttons(page: Any) -> None:
 
 def test_hostile_names_do_not_run(driver: Any, tmp_path: Path) -> None:
     script = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
-    leaks = [replace(leak, defence=script, attack=script, sentence=script) for leak in sample().leaks[:1]]
+    findings = [replace(one, defence=script, attack=script) for one in sample().findings[:1]]
     path = tmp_path / "hostile.html"
-    path.write_text(render(replace(sample(), title=f"report {script}", leaks=leaks, subject={script: script})), "utf-8")
+    path.write_text(
+        render(replace(sample(), title=f"report {script}", findings=findings, subject={script: script})), "utf-8"
+    )
     driver.get(path.as_uri())
     assert driver.title.startswith("report <script>")
     choose(driver, "defence", script)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.learn.clusters.clipping import Clip, RecordClip, Unclipped
 from coterie.learn.clusters.lloyd import Points, cluster_sums, nearest, packed_outer_products
-from coterie.measure.claims import Outcome, Verdict, judge_guarantee
+from coterie.measure.claims import Outcome, Promise, judge_guarantee
 from coterie.measure.epsilon import Scores, gaussian_epsilon_lower_bound
 from coterie.measure.intervals import Floats
 from coterie.privacy.accounting import Level, Trust, guarantee_of
@@ -39,7 +39,7 @@ def outer(points: Points, clip: Clip) -> Tensor:
     return packed_outer_products(points, clip).value.sum(0)
 
 
-def audited(inside: Tensor, outside: Tensor, deviation: float, seed: int) -> Verdict:
+def audited(inside: Tensor, outside: Tensor, deviation: float, seed: int) -> Promise:
     """The optimal test knows both possible sums, and projects what was released on their difference."""
     direction = (inside - outside) / (inside - outside).norm()
     noise = Rng.seeded(seed).child("noise").numpy()

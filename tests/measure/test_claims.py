@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from coterie.errors import InvalidInput
-from coterie.measure.claims import Outcome, Verdict, judge_at_least, judge_at_most, judge_guarantee
+from coterie.measure.claims import Outcome, Promise, judge_guarantee, worst_promise
 from coterie.measure.epsilon import EpsilonBound
-from coterie.measure.intervals import Interval
 from coterie.privacy.accounting import Guarantee, Level, Trust
 
 PROVEN = Guarantee(1.0, 1e-6, Level.RECORD, Trust.LOCAL_NOISE)
@@ -44,15 +46,25 @@ def test_an_audit_at_a_smaller_delta_tests_another_claim() -> None:
         judge_guarantee(PROVEN, [shown(2.0, delta=1e-9)])
 
 
-@pytest.mark.parametrize(("limit", "outcome"), [(3.0, "holds"), (1.5, "not refuted"), (0.5, "violated")])
-def test_quantities(limit: float, outcome: str) -> None:
-    measured = Interval(1.5, 1.0, 2.0)
-    assert judge_at_most("cost", measured, limit).outcome.value == outcome
-    assert judge_at_least("gain", measured, 3.0 - limit).outcome.value == outcome
-
-
-def test_a_verdict_without_grounds_is_none() -> None:
+def test_a_promise_without_grounds_is_none() -> None:
     with pytest.raises(InvalidInput, match="evidence"):
-        Verdict("x", Outcome.HOLDS, ())
-    with pytest.raises(InvalidInput, match="not in order"):
-        Interval(1.0, 2.0, 3.0)
+        Promise(PROVEN, None, Outcome.HOLDS, ())
+
+
+def test_only_what_is_proven_has_an_epsilon() -> None:
+    assert judge_guarantee(PROVEN, []).epsilon == 1.0
+    assert judge_guarantee(STATED, []).epsilon == math.inf  # a paper's word is no proof
+    assert judge_guarantee(STATED, []).lower_bound is None
+
+
+def test_of_several_seeds_the_worst_counts_with_its_own_evidence() -> None:
+    wider = replace(PROVEN, epsilon=1.2)
+    promises = [judge_guarantee(wider, [shown(0.3)]), judge_guarantee(PROVEN, [shown(0.7)])]
+    both = worst_promise(promises)
+    assert both is not None
+    assert (both.epsilon, both.lower_bound, both.outcome) == (1.2, 0.7, Outcome.HOLDS)
+    assert "epsilon >= 0.7" in both.evidence[1]
+    broken = worst_promise([judge_guarantee(PROVEN, [shown(3.0)]), *promises])
+    assert broken is not None
+    assert (broken.outcome, broken.lower_bound) == (Outcome.VIOLATED, 3.0)
+    assert worst_promise([]) is None

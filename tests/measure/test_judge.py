@@ -7,11 +7,14 @@ from collections.abc import Hashable
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
 
 from coterie.attacks.base import Attributions, Suspicions
 from coterie.errors import InvalidInput
-from coterie.measure.judge import Labels, YesNo, judge, operating_point, over_seeds, stratified_auc, t_interval, wilson
+from coterie.measure.findings import over_seeds
+from coterie.measure.intervals import proportion
+from coterie.measure.judge import Labels, YesNo, judge
+from coterie.measure.operating import operating_point
+from coterie.measure.verdicts import Verdict
 
 
 def test_auc_by_hand() -> None:
@@ -19,8 +22,9 @@ def test_auc_by_hand() -> None:
     truth = YesNo({"a": True, "b": True, "c": False, "d": False, "unasked": True})
     finding = judge(guess, truth, "some attack", knew="a lot")
     assert finding.score == 0.75  # of the four pairs, only (b, c) is the wrong way round
-    assert finding.observations == 4
-    assert "a lot" in str(finding)
+    assert finding.units == 4
+    assert finding.knew == "a lot"
+    assert "some attack scores 0.750" in str(finding).lower()
 
 
 def test_pairs_across_strata_do_not_count() -> None:
@@ -36,18 +40,11 @@ def test_an_auc_interval_covers_chance_as_often_as_it_says() -> None:
     draws = np.random.default_rng(0)
     answers = np.arange(60) % 3 == 0
     covered = 0
+    truth = YesNo(dict(enumerate(answers.tolist())))
     for _ in range(400):
-        _, (low, high) = stratified_auc(draws.random(60), answers, [None] * 60)
-        covered += low <= 0.5 <= high
+        covered += 0.5 in judge(Suspicions(dict(enumerate(draws.random(60).tolist()))), truth).interval
     # Binomial(400, 0.95) is below 364 with probability under 1e-3; the interval may be wider than it need be.
     assert covered >= 364
-
-
-def test_a_t_interval_agrees_with_scipy_and_one_value_has_none() -> None:
-    values = [0.7, 0.8, 0.85]
-    expected = ttest_1samp(values, 0).confidence_interval(0.95)
-    assert t_interval(values) == pytest.approx((expected.low, expected.high))
-    assert all(math.isnan(end) for end in t_interval([0.5]))
 
 
 def test_several_seeds_make_one_finding() -> None:
@@ -55,15 +52,21 @@ def test_several_seeds_make_one_finding() -> None:
     draws = np.random.default_rng(0)
     single = [
         judge(
-            Suspicions({key: value + answer for (key, answer), value in zip(truth.answers.items(), draws.random(40))}),
+            Suspicions(
+                {
+                    key: value + answer
+                    for (key, answer), value in zip(truth.answers.items(), draws.random(40), strict=True)
+                }
+            ),
             truth,
         )
         for _ in range(3)
     ]
     together = over_seeds(single)
-    assert together.repetitions == 3
+    assert (together.seeds, together.units) == (3, 120)
     assert together.score == pytest.approx(1.0)
-    assert together.verdict == "leaks"
+    assert together.interval.low < 0.98  # 20 of 20 above 20 others, three times, is not certainty
+    assert together.verdict is Verdict.LEAKS
     assert over_seeds(single[:1]).interval == single[0].interval
 
 
@@ -78,12 +81,12 @@ def test_the_operating_point_is_chosen_on_other_observations() -> None:
     assert operating_point(np.zeros(3), np.array([True, False, False])) is None
 
 
-def test_labels_are_judged_by_accuracy_with_wilson_s_interval() -> None:
+def test_labels_are_judged_by_accuracy_over_clients() -> None:
     finding = judge(Attributions({1: 0, 2: 1, 3: 2}), Labels({1: 0, 2: 1, 3: 0}, choices=5))
     assert finding.score == pytest.approx(2 / 3)
     assert finding.chance == 0.2
-    assert finding.interval == pytest.approx(wilson(2, 3))
-    assert wilson(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
+    assert finding.interval.ends == pytest.approx(proportion(2, 3).ends)
+    assert finding.unit == "clients"
 
 
 def test_what_cannot_be_judged_raises() -> None:
@@ -93,3 +96,5 @@ def test_what_cannot_be_judged_raises() -> None:
         judge("a hunch", YesNo({2: True}))
     nothing = judge(Suspicions({1: 0.5, 2: 0.1}), YesNo({1: False, 2: False}))
     assert math.isnan(nothing.score)
+    assert nothing.verdict is Verdict.NOT_SCORED
+    assert over_seeds([nothing, nothing]).verdict is Verdict.NOT_SCORED

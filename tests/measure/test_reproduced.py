@@ -61,7 +61,7 @@ def test_an_estimate_over_seeds_is_students() -> None:
     assert [one.value, one.low, one.high] == pytest.approx([0.9, low, 1.0])
     assert high > 1  # which the value cannot be
     assert list(one.by_seed) == [0, 1, 5]
-    assert not Estimate.over({0: 0.9}).has_interval
+    assert not Estimate.over({0: 0.9}).is_known
     assert math.isnan(Estimate.over({}).value)
 
 

@@ -186,7 +186,7 @@ def controlled(*controls: Estimate, method: str = "FL") -> Rows:
 
 
 def test_controls_score_chance_as_often_as_chance_would() -> None:
-    fine, off = around(0.5), Estimate(0.56, 0.51, 0.61, {0: 0.54, 1: 0.56, 2: 0.58})
+    fine, off = around(0.5), Estimate(0.56, 0.51, 0.61, by_seed={0: 0.54, 1: 0.56, 2: 0.58})
     assert decisions(controls_at_chance(controlled(fine, fine))) == [HOLDS]
     claim = controls_at_chance(controlled(off))[0]
     assert claim.decision is FAILS

@@ -8,22 +8,24 @@ import random
 import struct
 import zlib
 
-from coterie.measure.claims import Outcome
+from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import (
     AuditResult,
     Chart,
     Check,
-    ClaimVerdict,
     Defended,
+    Finding,
     Frontier,
     FrontierPoint,
     Gallery,
-    Leak,
-    Measured,
+    Limit,
     Method,
     Series,
 )
+from coterie.measure.intervals import Interval, Sample
 from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Reproduction, Row, Rows
+from coterie.measure.roc import Curve
+from coterie.privacy.guarantee import Guarantee, Level, Trust
 
 PROPERTY, ACQUISITION, PROFILING = "property inference", "model acquisition", "preference profiling"
 MEMBERSHIP, RECONSTRUCTION = "membership inference", "reconstruction from k-means"
@@ -60,65 +62,45 @@ SCORES: list[tuple[str, str, str, str, float, str, bool, dict[str, float]]] = [
 ]  # fmt: skip
 
 
-def leaks() -> list[Leak]:
+def findings() -> list[Finding]:
     draw, found = random.Random(7), []
     for family, attack, adversary, measure, chance, knew, control, scores in SCORES:
         for defence, score in scores.items():
-            reach = draw.uniform(0.015, 0.05)
-            low, high = max(0.0, score - reach), min(1.0, score + reach)
-            if math.isnan(score):
-                low = high = math.nan
+            reach = draw.uniform(0.015, 0.05) if defence != REGULARISED or score > 0.6 else 0.09
+            interval = around(score, reach) if not math.isnan(score) else Interval.unknown(score)
+            runs = () if math.isnan(score) else (Sample.share(score * 40, 40),) * 5
             found.append(
-                Leak(
-                    family, attack, adversary, defence, measure, Measured(score, low, high), chance, 1.0, 5, knew,
-                    _sentence(attack, adversary, defence, measure, score, chance, control), control,
+                Finding(
+                    attack, measure, interval, chance, runs, "clients", knew, 1.0, family, adversary, defence, control,
                     roc_of(score) if measure == "AUC" else None,
                 )
             )  # fmt: skip
     return found
 
 
-def _sentence(
-    attack: str, adversary: str, defence: str, measure: str, score: float, chance: float, control: bool
-) -> str:
-    if math.isnan(score):
-        return f"The {adversary} could not run {attack}: the run had no traffic in the clear."
-    under = "without a defence" if defence == "none" else f"under {defence}"
-    if control:
-        return f"Where there is nothing to find, {attack} finds nothing {under} ({measure} {score:.2f})."
-    much = (
-        "reads the secret almost surely"
-        if score > 0.9
-        else "does better than chance"
-        if score > chance + 0.06
-        else "guesses"
-    )
-    return f"With {attack}, a {adversary} {much} {under}: {measure} {score:.2f} where chance gives {chance:.2f}."
+def around(score: float, reach: float) -> Interval:
+    return Interval(score, max(0.0, score - reach), min(1.0, score + reach))
 
 
-def roc_of(area: float, points: int = 60) -> tuple[list[float], list[float]]:
+def roc_of(area: float, points: int = 60) -> Curve:
     """The power curve y = x^a has the area 1 / (1 + a)."""
     power = 1 / area - 1
     rates = [(index / points) ** 2 for index in range(points + 1)]
-    return rates, [rate**power for rate in rates]
+    return Curve(rates, [rate**power for rate in rates])
 
 
 def defended() -> list[Defended]:
     shown = "lower bound 0.31 at 95 % confidence (1,000 trials, δ = 1e-05)"
-    dp = ClaimVerdict("(2.87, 1e-05)-DP at record level, one unit added or removed", 2.87, 1e-5, "record",
-                      "local noise: each client adds all the noise itself and trusts nobody", 0.31, Outcome.HOLDS,
-                      ["proven by composition of its events", shown])  # fmt: skip
-    none = ClaimVerdict("no formal guarantee: a penalty adds no noise", math.inf, 0.0, "record", "nobody", None,
-                        Outcome.NOT_REFUTED, ["nothing is claimed", "no attack was run"])  # fmt: skip
-    mingled = ClaimVerdict("acquisition at most 0.30", math.inf, 0.0, "client",
-                           "no collusion: the server sees only ciphertexts",
-                           None, Outcome.NOT_REFUTED,
-                           ["measured 0.214 [0.18, 0.31] at 95% confidence, limit 0.3"])  # fmt: skip
-    kmeans = ClaimVerdict("(1, 1e-06)-DP at client level, one unit added or removed", 1.0, 1e-6, "client",
-                          "trusted aggregator: the server sees exact contributions and adds the noise", 0.12,
-                          Outcome.NOT_REFUTED, ["lower bound 0.12 at 95 % confidence"])  # fmt: skip
-    broken = ClaimVerdict("(1, 1e-05)-DP at record level, as stated", 1.0, 1e-5, "record", "local noise", 2.41,
-                          Outcome.VIOLATED, ["claimed 1, but lower bound 2.41 at 95 % confidence"])  # fmt: skip
+    dp = Promise(Guarantee(2.87, 1e-5, Level.RECORD, Trust.LOCAL_NOISE), 0.31, Outcome.HOLDS,
+                 ["proven by composition of its events", shown])  # fmt: skip
+    none = Promise(Guarantee.none("a penalty adds no noise", Level.RECORD, Trust.LOCAL_NOISE), None,
+                   Outcome.NOT_REFUTED, ["nothing is claimed", "no lower bound was measured"])  # fmt: skip
+    mingled = Promise(Guarantee.none("decoys hide who is where", Level.CLIENT, Trust.NO_COLLUSION), None,
+                      Outcome.NOT_REFUTED, ["nothing is claimed", "no lower bound was measured"])  # fmt: skip
+    kmeans = Promise(Guarantee(1.0, 1e-6, Level.CLIENT, Trust.TRUSTED_AGGREGATOR), 0.12, Outcome.NOT_REFUTED,
+                     ["lower bound 0.12 at 95 % confidence"])  # fmt: skip
+    broken = Promise(Guarantee(1.0, 1e-5, Level.RECORD, Trust.LOCAL_NOISE), 2.41, Outcome.VIOLATED,
+                     ["claimed 1, but lower bound 2.41 at 95 % confidence"])  # fmt: skip
     claims = {DPSGD: dp, REGULARISED: none, MINGLED: mingled, DPKMEANS: kmeans, BROKEN: broken}
     cost = {"none": (0.97, 0.42, 31_400, 4.1e8), DPSGD: (0.912, 1.31, 31_400, 6.8e8),
             REGULARISED: (0.963, 0.44, 31_400, 4.1e8), MINGLED: (0.951, 2.75, 1_840_000, 9.2e8),
@@ -128,7 +110,7 @@ def defended() -> list[Defended]:
         for defence in dict.fromkeys(name for row in SCORES if row[0] == family for name in row[7]):
             utility, time, upload, memory = cost[defence]
             measure = "purity" if family == RECONSTRUCTION else "accuracy"
-            spread = Measured(utility, utility - 0.012, utility + 0.012)
+            spread = around(utility, 0.012)
             rows.append(Defended(family, defence, measure, spread, time, upload, memory, claims.get(defence)))
     return rows
 
@@ -193,9 +175,6 @@ def _pictures(noise: float) -> list[str]:
 
 
 def frontier() -> Frontier:
-    def around(value: float, reach: float) -> Measured:
-        return Measured(value, value - reach, value + reach)
-
     noise = [(0.3, 0.744, 0.953), (0.6, 0.588, 0.934), (1.0, 0.531, 0.912), (2.0, 0.508, 0.803)]
     penalty = [(0.01, 0.92, 0.966, False), (0.1, 0.803, 0.963, False), (1.0, 0.77, 0.91, True)]
     points = [
@@ -237,7 +216,7 @@ def sample() -> AuditResult:
         subject={"data": "digits, 1,797 pictures of 8 × 8", "partition": "20 clients in 5 groups of 2 digits each",
                  "trainer": "IFCA, 5 clusters, 40 rounds", "model": "one hidden layer of 64",
                  "defences": f"none, {DPSGD}, {REGULARISED}, {MINGLED}, {DPKMEANS}, {BROKEN}", "seeds": "5"},
-        leaks=leaks(),
+        findings=findings(),
         defended=defended(),
         charts=charts(),
         galleries=[
@@ -247,9 +226,9 @@ def sample() -> AuditResult:
         ],
         frontiers=[frontier()],
         checks=[
-            Check("max_property_auc = 0.6", 0.544, True, f"the strongest attack under {DPSGD} reaches 0.544"),
-            Check("max_epsilon = 3", 2.87, True, f"{DPSGD} claims 2.87 at δ = 1e-05"),
-            Check("min_accuracy = 0.95", 0.912, False, f"accuracy under {DPSGD} is 0.912, which is less than 0.95"),
+            Check(Limit("max_property_auc", 0.6), around(0.544, 0.04), True, f"the strongest attack under {DPSGD}"),
+            Check(Limit("max_epsilon", 3), Interval(2.87, 2.87, 2.87), True, f"{DPSGD} claims 2.87 at δ = 1e-05"),
+            Check(Limit("min_accuracy", 0.95, at_least=True), around(0.912, 0.012), False, f"accuracy under {DPSGD}"),
         ],
         methods=methods(),
         left_out={"vertical clustering": "the federation's clients hold different records, not different columns",

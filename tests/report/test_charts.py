@@ -12,9 +12,11 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.report.sample import frontier, leaks, roc_of
+from tests.report.sample import findings, frontier, roc_of
 
-from coterie.measure.findings import Chart, Measured, Series
+from coterie.measure.findings import Chart, Series
+from coterie.measure.intervals import Interval
+from coterie.measure.roc import MOST_POINTS, Curve
 from coterie.report import charts
 from coterie.report.looks import COLOURS, SHAPES, shape, slots_in, slots_of
 from coterie.report.scales import Scale, domain, tick_labels, ticks
@@ -90,28 +92,30 @@ def test_bands_follow_the_interval_up_and_back() -> None:
 
 
 def test_roc_corners() -> None:
-    leak = replace(leaks()[0], roc=([0, 0, 0.5, 1], [0, 0.5, 1, 1]))
-    svg = charts.roc("t", [leak], slots_of([("", "none")]))
+    finding = replace(findings()[0], roc=Curve([0, 0, 0.5, 1], [0, 0.5, 1, 1]))
+    svg = charts.roc("t", [finding], slots_of([("", "none")]))
     # a plot of 368 by 320 from (56, 334)
     assert paths(svg, "line") == ["M56.0 334.0L56.0 174.0L240.0 14.0L424.0 14.0"]
     assert paths(svg, "reference") == ["M56.0 334.0L424.0 14.0"]
 
 
-def test_curves_are_thinned_without_losing_their_ends_or_corners() -> None:
-    assert charts.thinned(([0, 0.25, 0.5, 1], [0, 0.25, 0.5, 1])) == [(0, 0), (1, 1)]
-    assert charts.thinned(([0, 0, 1], [0, 1, 1])) == [(0, 0), (0, 1), (1, 1)]
-    assert not charts.thinned(([], []))
-    assert not charts.thinned(None)
-    many = charts.thinned(roc_of(0.8, points=5000))
-    assert len(many) == charts.MOST_STEPS
-    assert (many[0], many[-1]) == ((0, 0), (1, 1))
+def test_straight_stretches_need_no_points_and_corners_do() -> None:
+    assert charts.corners(Curve([0, 0.25, 0.5, 1], [0, 0.25, 0.5, 1])) == [(0, 0), (1, 1)]
+    assert charts.corners(Curve([0, 0, 1], [0, 1, 1])) == [(0, 0), (0, 1), (1, 1)]
+    assert not charts.corners(None)
 
 
-def test_rates_at_low_false_positives() -> None:
-    curve = ([0.0, 0.005, 0.02, 1.0], [0.0, 0.2, 0.4, 1.0])
-    assert charts.rate_at(curve, 0.01) == 0.2
-    assert charts.rate_at(curve, 0.02) == 0.4
-    assert math.isnan(charts.rate_at(([0.5], [1.0]), 0.01))
+def test_the_drawn_curve_has_the_printed_area() -> None:
+    """Read back from the picture: a plot of 368 by 320 from (56, 334)."""
+    for area in (0.55, 0.769, 0.98):
+        curve = roc_of(area, points=5000).thinned()
+        assert len(curve.false) <= MOST_POINTS
+        finding = replace(findings()[0], roc=curve, interval=Interval.unknown(area))
+        (drawn,) = paths(charts.roc("t", [finding], slots_of([("", "none")])), "line")
+        places = [tuple(map(float, place.split())) for place in drawn[1:].split("L")]
+        points = [((x - 56) / 368, (334 - y) / 320) for x, y in places]
+        found = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points))
+        assert found == pytest.approx(area, abs=5e-4)  # what is printed has three digits
 
 
 def test_the_frontier_joins_what_is_not_dominated_and_marks_the_recommended() -> None:
@@ -125,7 +129,7 @@ def test_the_frontier_joins_what_is_not_dominated_and_marks_the_recommended() ->
 
 def test_a_setting_without_a_measurement_is_left_out() -> None:
     found = frontier()
-    lost = replace(found.points[0], leakage=Measured(math.nan))
+    lost = replace(found.points[0], leakage=Interval.unknown(math.nan))
     svg = charts.frontier(replace(found, points=[lost, *found.points[1:]]), {})
     assert svg.count("<title>") == len(found.points) - 1
     assert "nan" not in svg
@@ -220,7 +224,7 @@ def contrast(one: tuple[float, float, float], other: tuple[float, float, float])
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_text_in_heat_cells_is_readable(theme: int) -> None:
-    for ground, ink in zip(colours("h", HEAT_LEVELS, theme), colours("i", HEAT_LEVELS, theme)):
+    for ground, ink in zip(colours("h", HEAT_LEVELS, theme), colours("i", HEAT_LEVELS, theme), strict=True):
         assert contrast(ground, ink) >= 4.5
 
 
@@ -246,7 +250,9 @@ WITHOUT = {
 def lab(colour: tuple[float, ...]) -> tuple[float, float, float]:
     rows = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
     white = (0.9505, 1.0, 1.089)
-    parts = [sum(a * max(0.0, b) for a, b in zip(row, colour)) / w for row, w in zip(rows, white)]
+    parts = [
+        sum(a * max(0.0, b) for a, b in zip(row, colour, strict=True)) / w for row, w in zip(rows, white, strict=True)
+    ]
     x, y, z = (p ** (1 / 3) if p > 0.008856 else 7.787 * p + 16 / 116 for p in parts)
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
@@ -255,7 +261,7 @@ def lab(colour: tuple[float, ...]) -> tuple[float, float, float]:
 @pytest.mark.parametrize("kind", WITHOUT)
 def test_the_first_six_series_differ_without_red_or_green_cones(kind: str, theme: int) -> None:
     seen = [
-        lab(tuple(sum(a * b for a, b in zip(row, colour)) for row in WITHOUT[kind]))
+        lab(tuple(sum(a * b for a, b in zip(row, colour, strict=True)) for row in WITHOUT[kind]))
         for colour in colours("c", 6, theme)
     ]
     assert min(math.dist(a, b) for a, b in combinations(seen, 2)) > 10
@@ -293,9 +299,9 @@ def test_notes_keep_out_of_each_others_way() -> None:
 
 
 def test_a_wide_interval_does_not_push_the_values_together() -> None:
-    found = [Measured(0.5, -9.0, 10.0), Measured(0.7, 0.65, 0.75)]
+    found = [Interval(0.5, -9.0, 10.0), Interval(0.7, 0.65, 0.75)]
     assert (min(charts.reach(found)), max(charts.reach(found))) == pytest.approx((0.3, 0.9))
-    assert charts.reach([Measured(math.nan)]) == []
+    assert charts.reach([Interval.unknown(math.nan)]) == []
     wide = charts.frontier(replace(frontier(), points=[replace(frontier().points[0], leakage=found[0])]), {})
     ends = [float(number) for path in paths(wide, "whisker") for number in re.findall(r"[\d.-]+", path)[1::2]]
     assert all(14 <= end <= 294 for end in ends)  # within the plot

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 
@@ -16,18 +16,10 @@ from hypothesis import strategies as st
 from tests.report.sample import BROKEN, DPSGD, PROFILING, reproduction, sample
 
 from coterie.errors import InvalidInput
-from coterie.measure.claims import Outcome
-from coterie.measure.findings import (
-    AuditResult,
-    Chart,
-    ClaimVerdict,
-    Frontier,
-    Gallery,
-    Leak,
-    Measured,
-    Series,
-    Suspected,
-)
+from coterie.measure.claims import Outcome, Promise
+from coterie.measure.findings import AuditResult, Chart, Frontier, Gallery, Series, Suspected
+from coterie.measure.intervals import Interval
+from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.report.html import render, render_reproductions
 from coterie.report.markup import VOID, element
 from coterie.report.values import capital
@@ -98,28 +90,28 @@ def test_ids_are_unique(page: Page) -> None:
     assert len(names) == len(set(names))
 
 
-def test_every_leak_is_there_as_a_cell_and_in_words(page: Page) -> None:
-    found = sample().leaks
+def test_every_finding_is_there_as_a_cell_and_in_words(page: Page) -> None:
+    found = sample().findings
     cells = [attrs for _, attrs in page.tags if "cell" in attrs.get("class", "").split()]
     assert len(cells) == len(found)
-    for leak in found:
-        assert leak.sentence in page.text
-        assert leak.knew in page.text
-        if not math.isnan(leak.score.value):
-            assert f"[{leak.score.low:.3f}, {leak.score.high:.3f}]" in page.text
+    for one in found:
+        assert one.sentence in page.text
+        assert one.knew in page.text
+        if one.interval.is_known:
+            assert f"[{one.interval.low:.3f}, {one.interval.high:.3f}]" in page.text
 
 
 def test_controls_are_marked(page: Page) -> None:
-    controls = {(leak.family, leak.attack) for leak in sample().leaks if leak.control}
+    controls = {(one.family, one.attack) for one in sample().findings if one.control}
     rows = [attrs for attrs in page.of("tr", **{"data-control": "yes"}) if "data-needs" in attrs]
     assert len(rows) == len(controls)
 
 
 def test_every_claim_is_there_with_its_verdict_and_evidence(page: Page) -> None:
     for one in sample().defended:
-        if one.claim is not None:
-            assert one.claim.trust in page.text
-            assert all(ground in page.text for ground in one.claim.evidence)
+        if one.promise is not None:
+            assert one.promise.guarantee.trust.value in page.text
+            assert all(ground in page.text for ground in one.promise.evidence)
     for word in ("holds", "not refuted", "violated", "nothing is claimed", "not audited", "ε ≥ 2.410", "δ = 10⁻⁵"):
         assert word in page.text
 
@@ -127,7 +119,7 @@ def test_every_claim_is_there_with_its_verdict_and_evidence(page: Page) -> None:
 def test_figures_galleries_methods_and_the_rest_are_there(page: Page) -> None:
     result = sample()
     charts = [attrs for attrs in page.of("svg") if attrs.get("class") == "chart"]
-    curves = {(leak.family, leak.attack, leak.adversary, leak.control) for leak in result.leaks if leak.roc}
+    curves = {(one.family, one.attack, one.adversary, one.control) for one in result.findings if one.roc}
     assert len(charts) == len(result.charts) + len(result.frontiers) + len(curves)
     assert len(page.of("img")) == sum(len(pictures) for gallery in result.galleries for _, pictures in gallery.rows)
     for method in result.methods:
@@ -175,13 +167,13 @@ HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>\' " & \x00 \u
 def poisoned(value: object) -> object:
     """The sample with every text hostile, except pictures, which must be pictures, and kinds of chart."""
     if isinstance(value, str):
-        return value if value.startswith("iVBORw0KGgo") or value in ("line", "scatter") else f"{HOSTILE} {value}"
+        return value if value.startswith("iVBORw0KGgo") or value in ("", "line", "scatter") else f"{HOSTILE} {value}"
     if isinstance(value, dict):
         return {poisoned(key): poisoned(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(poisoned(item) for item in value)
-    if hasattr(value, "__dataclass_fields__"):
-        return replace(value, **{name: poisoned(getattr(value, name)) for name in value.__dataclass_fields__})  # type: ignore[type-var]
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: poisoned(getattr(value, field.name)) for field in fields(value)})
     return value
 
 
@@ -204,26 +196,29 @@ def test_any_text_survives_as_text(content: str, attribute: str) -> None:
 
 
 def test_missing_values_are_said_and_break_nothing() -> None:
-    lost = [replace(leak, score=Measured(math.nan), roc=None) for leak in sample().leaks]
+    unknown = Interval.unknown(math.nan)
+    lost = [replace(one, interval=unknown, roc=None) for one in sample().findings]
     costs = [
-        replace(one, utility=Measured(math.nan), seconds=math.nan, upload_bytes=math.inf, memory_bytes=math.nan)
+        replace(one, utility=unknown, seconds=math.nan, upload_bytes=math.inf, memory_bytes=math.nan)
         for one in sample().defended
     ]
     gone = Chart("gone", "", "x", "y", [Series("a", [math.nan, 1], [1, math.nan])], reference=("chance", math.nan))
     empty = [gone, Chart("empty", "", "x", "y", []), replace(gone, kind="scatter")]
     points = Frontier("f", "a", "b", math.nan, [], "none meets the limits")
-    text = render(replace(sample(), leaks=lost, defended=costs, charts=empty, frontiers=[points]))
+    text = render(replace(sample(), findings=lost, defended=costs, charts=empty, frontiers=[points]))
     found = Page(text)
     assert "not measured" in found.text
+    assert "not scored" in found.text
     assert not re.search(r"\bnan\b", text, re.I)
 
 
-def test_one_seed_has_no_interval_and_no_verdict() -> None:
-    leak = replace(sample().leaks[0], score=Measured(0.9), seeds=1)
-    found = Page(render(replace(sample(), leaks=[leak])))
-    assert "one seed, no interval" in found.text
-    assert "one seed only" in found.text
-    assert "1 seed;" in found.text
+def test_a_score_without_an_interval_is_undecided() -> None:
+    first = sample().findings[0]
+    finding = replace(first, interval=Interval.unknown(0.9), runs=first.runs[:1])
+    found = Page(render(replace(sample(), findings=[finding])))
+    assert "no interval" in found.text
+    assert "undecided: one run does not say how sure its score is, and more seeds would" in found.text
+    assert "40 clients of 1 seed;" in found.text
 
 
 def test_an_empty_audit_still_says_so() -> None:
@@ -244,11 +239,10 @@ def test_claims_alike_are_said_once(page: Page) -> None:
 
 
 def test_a_stated_epsilon_without_a_proof_is_no_guarantee() -> None:
-    claim = ClaimVerdict("no formal guarantee: the choice leaks (stated: epsilon=12.1)", 12.1, 0.0, "record", "nobody",
-                         None, Outcome.NOT_REFUTED, ["x"], proven=False)  # fmt: skip
-    text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], claim=claim)]))).text
-    assert "the choice leaks" in text
-    assert "ε = 12.1" not in text
+    stated = Guarantee.none("the choice leaks", Level.RECORD, Trust.LOCAL_NOISE, stated=12.1)
+    promise = Promise(stated, None, Outcome.NOT_REFUTED, ["x"])
+    text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], promise=promise)]))).text
+    assert "None the choice leaks (stated: ε = 12.1)" in text
 
 
 def test_what_the_attacks_on_a_recording_suspect_is_shown() -> None:
@@ -262,9 +256,9 @@ def test_what_the_attacks_on_a_recording_suspect_is_shown() -> None:
 
 
 def test_two_numbers_for_one_cell_are_both_shown() -> None:
-    leak = sample().leaks[0]
-    twice: list[Leak] = [leak, replace(leak, score=Measured(0.777, 0.7, 0.8))]
-    text = Page(render(replace(sample(), leaks=twice))).text
+    first = sample().findings[0]
+    twice = [first, replace(first, interval=Interval(0.777, 0.7, 0.8))]
+    text = Page(render(replace(sample(), findings=twice))).text
     assert "0.947" in text
     assert "0.777" in text
 

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 
 from tests.report.sample import sample
 
-from coterie.measure.findings import Check
+from coterie.measure.findings import Check, Limit
+from coterie.measure.intervals import Interval
 from coterie.report.junit import junit_xml
 
 
@@ -18,7 +19,7 @@ def test_one_case_for_each_limit_and_failures_with_their_reason() -> None:
     assert suite is not None
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
     cases = suite.findall("testcase")
-    assert [case.get("name") for case in cases] == [check.limit for check in checks]
+    assert [case.get("name") for case in cases] == [str(check.limit) for check in checks]
     failures = [case.find("failure") for case in cases]
     assert [failure is None for failure in failures] == [check.passed for check in checks]
     broken = failures[2]
@@ -35,14 +36,19 @@ def test_no_limits_are_an_empty_suite() -> None:
 
 def test_hostile_texts_and_missing_values_stay_well_formed() -> None:
     reason = "</failure><script> & \" ' ]]> \x00 \x1b \ud800"
-    check = Check("<max> = 1", math.nan, False, reason)
-    root = ElementTree.fromstring(
-        junit_xml(replace(sample(), checks=[check, Check("b", math.inf, True, "fine")])).encode()
-    )
+    check = Check(Limit("<max>", 1), Interval.unknown(math.nan), False, reason)
+    endless = Check(Limit("b", 2), Interval(math.inf, math.inf, math.inf), True, "fine")
+    root = ElementTree.fromstring(junit_xml(replace(sample(), checks=[check, endless])).encode())
     failure = root.find(".//failure")
     assert failure is not None
     assert "</failure><script> & \" ' ]]>" in (failure.get("message") or "")
-    assert [case.get("name") for case in root.iter("testcase")] == ["<max> = 1", "b"]
+    assert [case.get("name") for case in root.iter("testcase")] == ["<max> = 1", "b = 2"]
+
+
+def test_every_verdict_is_a_property() -> None:
+    root = ElementTree.fromstring(junit_xml(sample()).encode())
+    said = [one.get("value") for one in root.iter("property")]
+    assert said == [one.decision.in_words(one.unit) for one in sample().findings]
 
 
 def test_the_same_checks_give_the_same_bytes() -> None:

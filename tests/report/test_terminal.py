@@ -10,7 +10,8 @@ from dataclasses import replace
 from rich.console import Console
 from tests.report.sample import sample
 
-from coterie.measure.findings import AuditResult, Check, Measured
+from coterie.measure.findings import AuditResult, Check, Limit
+from coterie.measure.intervals import Interval
 from coterie.report.terminal import HEAT, gate_table, leak_tables, show
 
 
@@ -22,11 +23,12 @@ def printed(result: AuditResult, width: int = 160, colour: bool = False) -> str:
 
 def test_all_scores_and_verdicts_are_printed() -> None:
     text = printed(sample())
-    for leak in sample().leaks:
-        shown = "not measured" if math.isnan(leak.score.value) else f"{leak.score.value:.3f}"
-        assert shown in text
-    for words in ("(control)", "no leak found", "✕ violated", "✓ holds", "○ not refuted", "no formal guarantee",
-                  "ε ≥ 2.410", "claims nothing", "✕ broken", "Gate: failed", "Left out: cGAN"):  # fmt: skip
+    for one in sample().findings:
+        assert ("not scored" if math.isnan(one.score) else f"{one.score:.3f}") in text
+        assert one.verdict.value in text
+    for words in ("(control)", "undecided", "≈ 11 more seeds", "✕ violated", "✓ holds", "○ not refuted",
+                  "no formal guarantee", "ε ≥ 2.410", "claims nothing", "✕ broken", "Gate: failed",
+                  "Left out: cGAN"):  # fmt: skip
         assert words in text
 
 
@@ -36,25 +38,25 @@ def test_the_headline_is_the_last_word() -> None:
 
 
 def test_one_table_for_each_family() -> None:
-    assert len(leak_tables(sample())) == len({leak.family for leak in sample().leaks})
+    assert len(leak_tables(sample())) == len({one.family for one in sample().findings})
 
 
 def test_the_colour_follows_the_leakage() -> None:
-    worst = replace(sample().leaks[0], score=Measured(1.0, 1.0, 1.0))
-    least = replace(worst, score=Measured(0.5, 0.4, 0.6))
+    worst = replace(sample().findings[0], interval=Interval(1.0, 0.9, 1.0))
+    least = replace(worst, interval=Interval(0.5, 0.4, 0.6))
 
     def ground(style: str) -> str:
         red, green, blue = (int(style.split("#")[2][place : place + 2], 16) for place in (0, 2, 4))
         return f"48;2;{red};{green};{blue}"
 
-    assert ground(HEAT[-1]) in printed(replace(sample(), leaks=[worst]), colour=True)
-    assert ground(HEAT[-1]) not in printed(replace(sample(), leaks=[least]), colour=True)
-    assert ground(HEAT[0]) in printed(replace(sample(), leaks=[least]), colour=True)
+    assert ground(HEAT[-1]) in printed(replace(sample(), findings=[worst]), colour=True)
+    assert ground(HEAT[-1]) not in printed(replace(sample(), findings=[least]), colour=True)
+    assert ground(HEAT[0]) in printed(replace(sample(), findings=[least]), colour=True)
 
 
 def test_names_are_neither_markup_nor_codes() -> None:
-    leak = replace(sample().leaks[0], attack="[red]x[/red] \x1b[2J \x9b2J\r")
-    text = printed(replace(sample(), leaks=[leak]))
+    finding = replace(sample().findings[0], attack="[red]x[/red] \x1b[2J \x9b2J\r")
+    text = printed(replace(sample(), findings=[finding]))
     assert "[red]x[/red]" in text
     assert not re.search("[\x1b\x9b\r]", text)
 
@@ -65,7 +67,9 @@ def test_it_fits_eighty_columns() -> None:
 
 def test_an_empty_audit_and_a_passing_gate() -> None:
     empty = AuditResult("nothing", {}, [], [])
-    assert "no attack found a leak" in printed(empty)
+    assert "No attack was run." in printed(empty)
     assert "Gate" not in printed(empty)
-    passing = replace(empty, checks=[Check("min_accuracy = 0.9", 0.95, True, "0.95 is enough")])
+    passing = replace(
+        empty, checks=[Check(Limit("min_accuracy", 0.9, at_least=True), Interval(0.95, 0.93, 0.97), True, "enough")]
+    )
     assert "Gate: passed" in str(gate_table(passing).title)

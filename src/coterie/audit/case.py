@@ -18,6 +18,7 @@ from coterie.config.schema import Choice, Config, beside, validate
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 
 FEW = 4  # examples that a user's own model is tried on
+FORMAT = 2  # of what a job keeps: results in another are not taken
 
 
 class Property(BaseModel):
@@ -90,7 +91,7 @@ class Subject(Config):
     def fingerprint(self) -> str:
         """Of all that a job's result depends on beside the job itself: results of other settings are not taken."""
         said = self.model_dump(mode="json", include={"seed", "data", "partition", "model", "trainer", "recorded"})
-        said |= {"property": self.audit.model_dump(mode="json")["property"], "version": __version__}
+        said |= {"property": self.audit.model_dump(mode="json")["property"], "version": __version__, "format": FORMAT}
         if self.recorded:
             said["defence"] = self.defence.model_dump(mode="json")
         said["files"] = [_stamps(path) for path in self._files()]

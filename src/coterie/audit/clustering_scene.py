@@ -42,6 +42,8 @@ DELTA = 1e-6
 class ClusteringFamily(Family):
     """A family that attacks federated k-means; its defences are noise, by who adds it."""
 
+    surrogate = True
+
     def admits(self, subject: Subject) -> str:
         return "" if subject.data.kind not in ("yelp", "critics") else "needs points, and the data are texts"
 

@@ -4,50 +4,46 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
 
 from coterie.attacks.base import Suspicions
-from coterie.audit.case import label
-from coterie.audit.evidence import Evidence, Scored
 from coterie.audit.family import Family
-from coterie.config.schema import Choice
-from coterie.measure.findings import Chart, Gallery, Series
-from coterie.measure.judge import YesNo, judge, t_interval
+from coterie.audit.tried import Tried
+from coterie.measure.findings import UNDEFENDED, Chart, Finding, Gallery, Series
+from coterie.measure.intervals import student
+from coterie.measure.judge import YesNo, judge
 
 PRIVATE, REBUILT = "private", "rebuilt"
 POINTS = 10  # of a curve over rounds
 LEAST_SEEDS = 3  # for a band: Student's interval of two seeds spans the whole figure and says nothing
 BANDS = f" From {LEAST_SEEDS} seeds on, bands are 95 % intervals."
 
-Found = tuple[Family, Choice, Sequence[Evidence]]
-"""A family, a defence, and what each seed showed."""
-
 Curve = Sequence[tuple[int, float]]
 """Rounds and values."""
 
 
-def over_rounds(found: Iterable[Found]) -> list[Chart]:
+def over_rounds(tried: Sequence[Tried]) -> list[Chart]:
     """For each family the accuracy and then the leakage of each attack, one line a defence."""
     charts: list[Chart] = []
-    rows = list(found)
-    for family in dict.fromkeys(family for family, _, _ in rows):
-        here = [(choice, evidence) for one, choice, evidence in rows if one is family]
-        measure = here[0][1][0].utility_measure
-        learnt = {label(choice): [one.history for one in evidence] for choice, evidence in here}
+    for family in dict.fromkeys(one.family for one in tried):
+        here = [one for one in tried if one.family is family]
+        first = here[0].evidence[0]
+        measure = first.utility_measure
+        learnt = {one.defence: [run.history for run in one.evidence] for one in here}
         caption = "The mean over seeds, every client on its own test data." + BANDS
         charts += _chart(f"{measure.capitalize()}, round by round", caption, measure, learnt, family)
-        for number, first in enumerate(here[0][1][0].scored):
-            if first.control:
+        for number, finding in enumerate(first.findings):
+            if finding.control:
                 continue
-            scored = {label(choice): [one.scored[number].by_round for one in evidence] for choice, evidence in here}
-            charts += _leakage(first, scored, family)
+            scored = {one.defence: [run.findings[number].by_round for run in one.evidence] for one in here}
+            charts += _leakage(finding, scored, family)
     return charts
 
 
-def _leakage(first: Scored, scored: Mapping[str, Sequence[Curve]], family: Family) -> list[Chart]:
+def _leakage(first: Finding, scored: Mapping[str, Sequence[Curve]], family: Family) -> list[Chart]:
     title = f"Leakage to a {first.adversary}: {first.attack}"
     caption = "The mean score over seeds, from all that was seen up to this round." + BANDS
     return _chart(title, caption, first.measure, scored, family, ("chance", first.chance))
@@ -74,8 +70,8 @@ def _series(name: str, curves: Sequence[Curve]) -> Series:
     means = [float(np.mean(row)) for row in values]
     if len(known) < LEAST_SEEDS:
         return Series(name, [float(round) for round in rounds], means)
-    bounds = [t_interval(row) for row in values]
-    low, high = [max(0.0, low) for low, _ in bounds], [min(1.0, high) for _, high in bounds]
+    bounds = [student(row) for row in values]
+    low, high = [max(0.0, one.low) for one in bounds], [min(1.0, one.high) for one in bounds]
     return Series(name, [float(round) for round in rounds], means, low, high)
 
 
@@ -100,14 +96,14 @@ def _round(key: Hashable) -> int:
 # -- pictures ------------------------------------------------------------------------------------------------------
 
 
-def galleries(found: Iterable[Found]) -> list[Gallery]:
+def galleries(tried: Sequence[Tried]) -> list[Gallery]:
     """What was private in the first row, and what was made of it under each defence below."""
     rows: dict[Family, list[tuple[str, Sequence[str]]]] = {}
-    for family, choice, evidence in found:
-        pictures = evidence[0].pictures
+    for one in tried:
+        pictures = one.evidence[0].pictures
         if pictures:
-            here = rows.setdefault(family, [(PRIVATE, pictures[PRIVATE])])
-            name = "undefended" if choice.kind == "none" else label(choice)
+            here = rows.setdefault(one.family, [(PRIVATE, pictures[PRIVATE])])
+            name = "undefended" if one.defence == UNDEFENDED else one.defence
             here.append((f"{REBUILT}: {name}", pictures[REBUILT]))
     return [Gallery(family.name.capitalize(), family.gallery, here, family.name) for family, here in rows.items()]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from coterie.audit import families
 from coterie.audit.case import Subject
-from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput, nearest
@@ -26,6 +26,7 @@ class Family(ABC):
     threat: ClassVar[str]
     method: ClassVar[str]
     gallery: ClassVar[str] = ""  # the caption of its pictures, if it rebuilds any
+    surrogate: ClassVar[bool] = False  # whether it attacks another federation than the configured trainer's
 
     @abstractmethod
     def admits(self, subject: Subject) -> str:
@@ -53,11 +54,6 @@ class Family(ABC):
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
         """Settings of one defence from weak to strong, with their strength, for the frontier; none by default."""
         return ()
-
-    def headline(self, scored: Sequence[Scored]) -> Scored:
-        """The score that the gate and the frontier look at: the worst of the real attacks."""
-        real = [row for row in scored if not row.control]
-        return max(real, key=lambda row: (row.score - row.chance) / (row.perfect - row.chance))
 
 
 def all_families() -> list[Family]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
-from coterie.audit import work
-from coterie.audit.case import NAMES, Subject, in_words, label
-from coterie.audit.engine import capital, score_of, utility_of
-from coterie.audit.evidence import Evidence
+from coterie.audit import gate, work
+from coterie.audit.case import NAMES, Subject, in_words
 from coterie.audit.family import Family
+from coterie.audit.tried import Tried
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
-from coterie.measure.findings import Frontier, FrontierPoint
+from coterie.measure.findings import UNDEFENDED, Finding, Frontier, FrontierPoint, Limit, strongest
+from coterie.measure.intervals import Interval
 from coterie.run.jobs import Progress
 
 
@@ -36,46 +35,45 @@ def frontier(
         of_family(
             subject,
             family,
-            [
-                (choice, strengths[family.name, choice], evidence)
-                for one, choice, evidence in shown.found
-                if one is family
-            ],
+            [(one, strengths[family.name, one.choice]) for one in shown.tried if one.family is family],
         )
-        for family in dict.fromkeys(family for family, _, _ in shown.found)
+        for family in dict.fromkeys(one.family for one in shown.tried)
     ]
 
 
-def of_family(
-    subject: Subject, family: Family, settings: Sequence[tuple[Choice, float, Sequence[Evidence]]]
-) -> Frontier:
-    swept = swept_options([choice for choice, _, _ in settings])
-    heads = [[family.headline(one.scored) for one in evidence] for _, _, evidence in settings]
-    points = [
-        FrontierPoint(
-            defence=NAMES.get(choice.kind, choice.kind),
-            strength=strength,
-            leakage=score_of(found),
-            utility=utility_of(evidence),
-            seconds=float(np.mean([one.seconds for one in evidence])),
-            setting=label(choice),
-            note=in_words({name: choice.options[name] for name in swept if name in choice.options}),
-        )
-        for (choice, strength, evidence), found in zip(settings, heads)
-    ]
-    first = settings[0][2][0]
-    higher_is_better = first.utility_measure == "accuracy"
+def of_family(subject: Subject, family: Family, settings: Sequence[tuple[Tried, float]]) -> Frontier:
+    first = settings[0][0]
+    limits = [one for one in gate.limits_of(subject.limits) if gate.measured_by(family, first, one)]
+    swept = swept_options([tried.choice for tried, _ in settings])
+    higher_is_better = first.defended.utility_measure == "accuracy"
+    points = [_point(tried, strength, swept, limits) for tried, strength in settings]
     points = mark_dominated(points, higher_is_better)
-    chosen, words = recommend(subject, family, points, higher_is_better)
+    chosen, words = recommend(family, points)
+    head = strongest(first.findings) or first.findings[0]
     return Frontier(
-        title=f"{family.name}: leakage ({heads[0][0].measure}) against {first.utility_measure}",
-        leakage_measure=heads[0][0].measure,
-        utility_measure=first.utility_measure,
-        chance=heads[0][0].chance,
+        title=f"{family.name}: leakage ({head.measure}) against {first.defended.utility_measure}",
+        leakage_measure=head.measure,
+        utility_measure=first.defended.utility_measure,
+        chance=head.chance,
         points=[replace(point, recommended=point is chosen) for point in points],
         recommendation=words,
         family=family.name,
         higher_is_better=higher_is_better,
+    )
+
+
+def _point(tried: Tried, strength: float, swept: Sequence[str], limits: Sequence[Limit]) -> FrontierPoint:
+    head: Finding | None = strongest(tried.findings)
+    options = {name: tried.choice.options[name] for name in swept if name in tried.choice.options}
+    return FrontierPoint(
+        defence=NAMES.get(tried.choice.kind, tried.choice.kind),
+        strength=strength,
+        leakage=head.interval if head else Interval.unknown(math.nan),
+        utility=tried.defended.utility,
+        seconds=tried.defended.seconds,
+        setting=tried.defence,
+        note=in_words(options),
+        passes=all(check.passed for check in gate.checks(limits, [tried])) if limits else None,
     )
 
 
@@ -91,27 +89,21 @@ def mark_dominated(points: Sequence[FrontierPoint], higher_is_better: bool = Tru
     sign = 1 if higher_is_better else -1
 
     def beats(one: FrontierPoint, other: FrontierPoint) -> bool:
-        leak = one.leakage.value - other.leakage.value
-        gain = sign * (one.utility.value - other.utility.value)
+        leak = one.leakage.estimate - other.leakage.estimate
+        gain = sign * (one.utility.estimate - other.utility.estimate)
         return leak <= 0 and gain >= 0 and (leak < 0 or gain > 0)
 
     return [replace(point, dominated=any(beats(other, point) for other in points)) for point in points]
 
 
-def recommend(
-    subject: Subject, family: Family, points: Sequence[FrontierPoint], higher_is_better: bool = True
-) -> tuple[FrontierPoint | None, str]:
-    """The weakest setting that meets the user's limits, or a word that none does."""
-    most_leak = subject.limits.get(f"max_{family.limit}")
-    least_use = subject.limits.get("min_accuracy") if higher_is_better else None
-    if most_leak is None and least_use is None:
-        return None, f"{capital(family.name)}: no limit is set; max_{family.limit} would give a recommendation."
+def recommend(family: Family, points: Sequence[FrontierPoint]) -> tuple[FrontierPoint | None, str]:
+    """The weakest setting that passes the gate, as far as this family can tell; or a word that none does."""
+    name = family.name[:1].upper() + family.name[1:]
+    if all(point.passes is None for point in points):
+        return None, f"{name}: no limit is set; {gate.leakage_limit(family)} would give a recommendation."
     for point in sorted(points, key=lambda point: point.strength):
-        leaks = most_leak is not None and point.leakage.value > most_leak
-        useless = least_use is not None and point.utility.value < least_use
-        if not leaks and not useless:
-            if point.defence == "none":
-                return point, f"{capital(family.name)}: no defence is needed to meet the limits."
-            return point, f"{capital(family.name)}: {point.setting} is the weakest setting that meets the limits."
-    needed = "a stronger defence, another one, or other limits are needed"
-    return None, f"{capital(family.name)}: no setting meets the limits; {needed}."
+        if point.passes:
+            if point.defence == UNDEFENDED:
+                return point, f"{name}: no defence is needed to meet the limits."
+            return point, f"{name}: {point.setting} is the weakest setting that meets the limits."
+    return None, f"{name}: no setting meets the limits; a stronger defence, another one, or other limits are needed."

@@ -1,53 +1,87 @@
-"""Limits that stop a launch: what a pipeline asks of an audit."""
+"""Limits that stop a launch: what a pipeline asks of an audit.
+
+A limit is met only by a whole interval: one from above by its upper end, one from below by its lower end. What nothing
+measured, or nobody can bound, breaks it; and no claim of privacy is an epsilon of infinity.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from coterie.audit.case import Subject
-from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
-from coterie.measure.findings import Check
+from coterie.audit.tried import Tried
+from coterie.measure.findings import Check, Limit, counted
+from coterie.measure.intervals import Interval
+from coterie.measure.verdicts import FAR, further_share
+
+EPSILON, ACCURACY = "max_epsilon", "min_accuracy"
 
 
 def known_limits(families: Sequence[Family]) -> list[str]:
-    return [*(f"max_{family.limit}" for family in families), "max_epsilon", "min_accuracy"]
+    return [*(leakage_limit(family) for family in families), EPSILON, ACCURACY]
 
 
-def checks(subject: Subject, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> list[Check]:
-    """Each limit against the federation as configured; a limit that nothing measured is broken, not met."""
-    return [_check(name, limit, own) for name, limit in subject.limits.items()]
+def leakage_limit(family: Family) -> str:
+    return f"max_{family.limit}"
 
 
-def _check(name: str, limit: float, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> Check:
-    text = f"{name} = {limit:g}"
-    values = _values(name, own)
-    if not values or any(math.isnan(value) for value in values):
-        return Check(text, math.nan, False, "nothing measured it: the family was left out, or no defence claims it")
-    if math.inf in values:
-        return Check(text, math.inf, False, "there is no formal guarantee, so no epsilon that could meet it")
-    worst = min(values) if name.startswith("min_") else max(values)
-    passed = worst >= limit if name.startswith("min_") else worst <= limit
-    side = "at least" if name.startswith("min_") else "at most"
-    word = "meets" if passed else "breaks"
-    return Check(text, worst, passed, f"measured {worst:.4g}, which {word} the limit of {side} {limit:g}")
+def limits_of(limits: Mapping[str, float]) -> list[Limit]:
+    return [Limit(name, bound, at_least=name == ACCURACY) for name, bound in limits.items()]
 
 
-def _values(name: str, own: Sequence[tuple[Family, Sequence[Evidence]]]) -> list[float]:
-    if name == "max_epsilon":
-        claims = [one.claim for _, evidence in own for one in evidence if one.claim is not None]
-        return [float(claim.epsilon) if claim.proven else math.inf for claim in claims]
-    if name == "min_accuracy":
-        return [
-            float(np.mean([one.utility for one in evidence]))
-            for _, evidence in own
-            if evidence[0].utility_measure == "accuracy"
-        ]
-    return [
-        float(np.mean([family.headline(one.scored).score for one in evidence]))
-        for family, evidence in own
-        if f"max_{family.limit}" == name
-    ]
+def measured_by(family: Family, tried: Tried, limit: Limit) -> bool:
+    """Whether this family can say anything about a limit at all."""
+    useful = limit.name == ACCURACY and tried.defended.utility_measure == "accuracy"
+    return useful or limit.name in (leakage_limit(family), EPSILON)
+
+
+def checks(limits: Sequence[Limit], launched: Sequence[Tried]) -> list[Check]:
+    """Each limit against all families under what is to be launched."""
+    return [_check(limit, launched) for limit in limits]
+
+
+def _check(limit: Limit, launched: Sequence[Tried]) -> Check:
+    found = _measured(limit, launched)
+    if not found or any(math.isnan(one.estimate) for one in found):
+        nothing = "nothing measured it: the family was left out, or there was no truth to score by"
+        return Check(limit, Interval.unknown(math.nan), False, nothing)
+    worst = max(found, key=lambda one: (not one.is_known, limit.excess(limit.unsafe_end(one))))
+    if math.isinf(worst.estimate) and limit.name == EPSILON:
+        return Check(limit, worst, False, "there is no formal guarantee, so no epsilon that could meet it")
+    passed = worst.is_known and limit.excess(limit.unsafe_end(worst)) <= 0
+    return Check(limit, worst, passed, _reason(limit, worst, passed, launched[0].seeds))
+
+
+def _reason(limit: Limit, found: Interval, passed: bool, seeds: int) -> str:
+    said = f"the limit of {'at least' if limit.at_least else 'at most'} {limit.bound:g}"
+    if not found.is_known:
+        return f"undecided: nobody knows how sure a single run is; more seeds would decide on {said}"
+    if passed:
+        return f"meets {said}"
+    safer = found.high if limit.at_least else found.low
+    if limit.excess(safer) > 0:
+        return f"breaks {said}"
+    further = further_share(found, limit.bound, limit.bound)
+    more = (
+        f"about {counted(math.ceil(further * seeds), 'more seed')}" if further <= FAR else "more than anybody can run"
+    )
+    return f"undecided: may break {said}; {more} would decide"
+
+
+def _measured(limit: Limit, launched: Sequence[Tried]) -> list[Interval]:
+    if limit.name == EPSILON:
+        return [_exactly(_epsilon(one)) for one in launched if not one.family.surrogate or one.choice.kind != "none"]
+    if limit.name == ACCURACY:
+        return [one.defended.utility for one in launched if one.defended.utility_measure == "accuracy"]
+    here = [one for one in launched if leakage_limit(one.family) == limit.name]
+    return [finding.interval for one in here for finding in one.findings if not finding.control]
+
+
+def _epsilon(tried: Tried) -> float:
+    promise = tried.defended.promise
+    return math.inf if promise is None else promise.epsilon
+
+
+def _exactly(value: float) -> Interval:
+    return Interval(value, value, value)

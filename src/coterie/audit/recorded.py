@@ -7,9 +7,8 @@ knows it the truth as JSON. Without the truth the attacks say what they suspect,
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,10 @@ from torch import Tensor
 import coterie.config.builders  # noqa: F401  (recorded ciphertexts can be read once their classes are known)
 from coterie.audit import toml
 from coterie.audit.case import RecordedOptions, Subject, read
-from coterie.audit.evidence import Scored
 from coterie.data.federation import Examples, Federation
 from coterie.errors import DataMissing, InvalidInput, require
 from coterie.learn.models.model import Model
-from coterie.measure.judge import Finding, Labels, YesNo
+from coterie.measure.judge import Labels, YesNo
 from coterie.measure.preferences import Preferences
 from coterie.measure.witness import Witness
 from coterie.protocols.base import Trainer
@@ -130,13 +128,6 @@ class Recording:
         require(isinstance(trainer, Trainer), "trainer", self.subject.trainers[0].kind, "does not train models")
         assert isinstance(trainer, Trainer)
         return trainer
-
-    @staticmethod
-    def scored(blank: Scored, finding: Finding | None) -> Scored:
-        """With the finding's score, if there was a truth to judge by; its interval is over what was observed."""
-        if finding is None:
-            return replace(blank, score=math.nan)
-        return replace(blank, score=finding.score, chance=finding.chance, interval=finding.interval)
 
     def model(self, view: View, examples: Examples) -> Model:
         """The model that was deployed: its leaves must be those that were recorded."""

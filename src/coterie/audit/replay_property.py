@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.property import PassiveProperty, property_threat
-from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
@@ -17,7 +16,7 @@ from coterie.data.partition.dealing import tag_of
 from coterie.errors import nearest, require
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
-from coterie.measure.findings import Chart, Series, Suspected
+from coterie.measure.findings import Chart, Finding, Series, Suspected
 from coterie.measure.judge import judge
 from coterie.protocols.base import Trainer
 from coterie.rng import Rng
@@ -42,12 +41,10 @@ def replay(
     attack = replace(attack, threat=threat, warmup=recording.options.warmup)
     guess = attack.infer(view, auxiliary(recording, examples), Rng.seeded(seed).child("attack"))
     truth = recording.truth.used_property()
-    scored = Scored(ATTACK, ADVERSARY, "AUC", math.nan, 0.5, knew=threat.knows)
+    finding = Finding.unscored(ATTACK, "AUC", 0.5, threat.knows)
     if truth is not None:
-        keys = [key for key in guess.scores if key in truth.answers]
-        suspicions = [guess.scores[key] for key in keys], [truth.answers[key] for key in keys]
-        scored = replace(recording.scored(scored, judge(guess, truth)), suspicions=suspicions)
-    return Evidence.of_recording([scored], suspected=[_suspected(guess)], charts=[_chart(guess)])
+        finding = judge(guess, truth, ATTACK, threat.knows)
+    return Evidence.of_recording([replace(finding, adversary=ADVERSARY)], [_suspected(guess)], [_chart(guess)])
 
 
 def auxiliary(recording: Recording, examples: Examples) -> Auxiliary:
@@ -66,20 +63,20 @@ def _by_cluster(guess: Suspicions) -> dict[int, list[tuple[int, float]]]:
     return found
 
 
-def _suspected(guess: Suspicions) -> dict[str, Any]:
+def _suspected(guess: Suspicions) -> Suspected:
     rows = [
         (f"round {round}, cluster {slot}", f"{score:.3f}")
         for slot, scores in _by_cluster(guess).items()
         for round, score in scores
     ]
     rows.sort(key=lambda row: -float(row[1]))
-    return asdict(Suspected(FAMILY, ATTACK, ADVERSARY, "round and cluster", "suspicion, 0 to 1", rows))
+    return Suspected(FAMILY, ATTACK, ADVERSARY, "round and cluster", "suspicion, 0 to 1", rows)
 
 
-def _chart(guess: Suspicions) -> dict[str, Any]:
+def _chart(guess: Suspicions) -> Chart:
     series = [
         Series(f"cluster {slot}", [float(round) for round, _ in scores], [score for _, score in scores])
         for slot, scores in sorted(_by_cluster(guess).items())
     ]
     caption = "How sure the attack is that somebody in the cluster used property data in this round."
-    return asdict(Chart("Suspicion, round by round", caption, "round", "suspicion", series, family=FAMILY))
+    return Chart("Suspicion, round by round", caption, "round", "suspicion", series, family=FAMILY)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from coterie.audit.evidence import Claimed, Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.data.auxiliary import Auxiliary, reserve
 from coterie.data.federation import Examples, Federation
 from coterie.flow.adversary import Adversary
@@ -19,9 +19,11 @@ from coterie.flow.protocol import Protocol
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model
-from coterie.measure.claims import judge_guarantee
+from coterie.measure.claims import Promise, judge_guarantee
 from coterie.measure.cost import Stopwatch, peak_memory
 from coterie.measure.epsilon import EpsilonBound
+from coterie.measure.findings import Chart, Finding
+from coterie.measure.intervals import Sample
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import Guarantee
@@ -61,18 +63,19 @@ class Played:
     def view(self, threat: ThreatModel) -> View:
         return self.ring.view(threat)
 
-    def evidence(self, scored: Sequence[Scored], claim: Claimed | None, **more: Any) -> Evidence:
-        """What an attack scored, beside what the run cost and how well it served its clients."""
+    def evidence(self, findings: Sequence[Finding], promise: Promise | None, charts: Sequence[Chart] = ()) -> Evidence:
+        """What attacks found, beside what the run cost and how well it served its clients."""
+        served = self.scores.accuracy[~self.scores.accuracy.isnan()]
         return Evidence(
-            scored=scored,
+            findings=findings,
             utility_measure=self.scores.measure,
-            utility=self.scores.mean,
+            utility=replace(Sample.average(served.tolist(), 0.0, 1.0), mean=self.scores.mean),
             seconds=self.seconds,
             upload_bytes=self.upload_bytes,
             memory_bytes=self.memory_bytes,
-            claim=claim,
+            promise=promise,
             history=self.history,
-            **more,
+            charts=charts,
         )
 
 
@@ -117,20 +120,6 @@ class Watch:
         return scores
 
 
-def claimed(guarantee: Guarantee | None, bounds: Sequence[EpsilonBound] = ()) -> Claimed | None:
+def claimed(guarantee: Guarantee | None, bounds: Sequence[EpsilonBound] = ()) -> Promise | None:
     """The guarantee judged by what was measured; None where nothing at all is said."""
-    if guarantee is None:
-        return None
-    verdict = judge_guarantee(guarantee, bounds)
-    evidence = verdict.evidence if bounds else (*verdict.evidence[:-1], "no lower bound is measured by this attack")
-    return Claimed(
-        text=str(guarantee),
-        epsilon=guarantee.epsilon,
-        delta=guarantee.delta,
-        level=guarantee.level.value,
-        trust=guarantee.trust.value,
-        outcome=verdict.outcome.value,
-        evidence=evidence,
-        lower_bound=max((bound.epsilon for bound in bounds), default=None),
-        proven=guarantee.proven,
-    )
+    return None if guarantee is None else judge_guarantee(guarantee, bounds)

@@ -11,25 +11,26 @@ from pathlib import Path
 from typing import Any
 
 from coterie.audit.case import Subject, label
-from coterie.audit.curves import Found
-from coterie.audit.evidence import Claimed, Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family, find
 from coterie.audit.recorded import Recording
+from coterie.audit.tried import Tried
 from coterie.config.schema import Choice
 from coterie.errors import Diverged, InvalidInput
+from coterie.measure.plain import from_plain, to_plain
 from coterie.run.fingerprint import digest
 from coterie.run.jobs import Job, Progress, Result, run_jobs
 
-REFUSED, WARNED = "refused", "warned"
+EVIDENCE, REFUSED, WARNED = "evidence", "refused", "warned"
 BESIDE: dict[str, bool | set[str]] = {"name": True, "limits": True, "audit": {"seeds", "families", "compare"}}
 """What a subject says that no single measurement depends on: results are kept when it changes."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What was found, what was left out because it does not fit, and warnings on the way, by what they concern."""
+    """What was tried, what was left out because it does not fit, and warnings on the way, by what they concern."""
 
-    found: Sequence[Found] = ()
+    tried: Sequence[Tried] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     warned: Mapping[str, str] = field(default_factory=dict)
 
@@ -47,7 +48,7 @@ def run(
     results = run_jobs(jobs, folder / subject.fingerprint, processes=processes, progress=progress)
     refused: dict[str, str] = {}
     warned: dict[str, str] = {}
-    found: list[Found] = []
+    tried: list[Tried] = []
     for family, choice in plan:
         rows = [results[key_of(family.name, choice, seed)] for seed in range(subject.seeds)]
         name = family.name if choice.kind == "none" else f"{family.name} under {label(choice)}"
@@ -60,10 +61,10 @@ def run(
             continue
         if told:
             warned[name] = told[0] + (f" (and {len(told) - 1} more of the kind)" if len(told) > 1 else "")
-        found.append((family, choice, [evidence_from(row) for row in rows]))
-    if plan and not found:
+        tried.append(Tried(family, choice, [evidence_from(row) for row in rows]))
+    if plan and not tried:
         raise InvalidInput(f"no attack could be run: {'; '.join(f'{name}: {why}' for name, why in refused.items())}")
-    return Shown(found, refused, warned)
+    return Shown(tried, refused, warned)
 
 
 def jobs_of(plan: Iterable[tuple[Family, Choice]], subject: Subject) -> list[Job]:
@@ -110,7 +111,7 @@ def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed:
             if needed or (isinstance(error, Diverged) and choice.kind == "none"):
                 raise
             return {REFUSED: str(error)}
-    return evidence.plain() | {WARNED: [f"{one.category.__name__}: {one.message}" for one in told]}
+    return {EVIDENCE: to_plain(evidence), WARNED: [f"{one.category.__name__}: {one.message}" for one in told]}
 
 
 def forget_peak() -> None:
@@ -127,7 +128,4 @@ def key_of(family: str, choice: Choice, seed: int) -> str:
 
 
 def evidence_from(row: Result) -> Evidence:
-    claim = row["claim"]
-    scored = [Scored(**one) for one in row["scored"]]
-    values = {key: value for key, value in row.items() if key != WARNED}
-    return Evidence(**values | {"scored": scored, "claim": None if claim is None else Claimed(**claim)})
+    return from_plain(Evidence, row[EVIDENCE])

@@ -101,7 +101,7 @@ def show(found: Reproduction) -> None:
         table.add_column(heading, overflow="fold")
     for row in found.rows:
         further = ([beside(row)] if has_values else []) + ([row.note] if has_notes else [])
-        interval = f"{row.ours.low:.4g} to {row.ours.high:.4g}" if row.ours.has_interval else ""
+        interval = f"{row.ours.low:.4g} to {row.ours.high:.4g}" if row.ours.is_known else ""
         published = "" if row.published is None else f"{row.published:.4g}"
         table.add_row(row.label, published, f"{row.ours.value:.4g}", interval, *further)
     console.print(table)

@@ -322,5 +322,5 @@ class SecureSums(Defence):
         return f"the server needs {protocol.looks}, and sees sums alone" if protocol.looks else ""
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        why = f"answers are hidden in sums, not by noise, so there is no epsilon. Trust: {Trust.SECURE_SUMS.value}"
+        why = "answers are hidden in sums, not by noise, so there is no epsilon"
         return Guarantee.none(why, Level.CLIENT, Trust.SECURE_SUMS)

@@ -1,54 +1,210 @@
-"""Estimates that say how sure they are."""
+"""Estimates that say how sure they are: one type of interval, and the ways to get one.
+
+An ``Interval`` is an estimate with the range that holds the truth with a stated confidence. A ``Sample`` is what one
+run showed: the mean over its units (clients, records, observations) and what that mean is worth. ``pooled`` makes one
+interval of the samples of all seeds.
+
+**The rule.** Units decide, and seeds are clusters of them. If seeds differ no more than their units explain, all units
+count as one sample. What they differ beyond that is charged with Student's quantile, because so few seeds say little
+about it:
+
+    inflation = 1 + max(0, phi - 1) * (t / z)^2,     phi = between seeds / within seeds
+
+with t of as many degrees of freedom as there are seeds: that units explain the spread counts as one more seed. Shares
+and areas are then bounded by Clopper and Pearson with ``worth / inflation`` trials, in the manner of Korn and Graubard
+(1998), so that 8 of 8 is not certainty. Means take Student's interval over units plus the seeds' excess.
+
+How often the lower end is too high, which is a false alarm (nominally 2.5 %), simulated at true shares of 0.2 and 0.5:
+where seeds do not matter 1 to 2 %; at intraclass correlations up to 0.1 and 10 to 120 units a seed, at most 8 % with
+two seeds, 5.5 % with three and 4 % with five. Counting units alone it would be up to 27 %.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
+from scipy.stats import beta, norm, t
 
 from coterie.errors import require
 
 Floats = NDArray[np.float64]
 
+CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate, and the range that holds the truth with this confidence."""
+    """An estimate, and the range that holds the truth with this confidence; NaN ends where nothing is known of it."""
 
     estimate: float
     low: float
     high: float
-    confidence: float = 0.95
+    confidence: float = CONFIDENCE
 
     def __post_init__(self) -> None:
         require(0 < self.confidence < 1, "confidence", self.confidence, "must lie in (0, 1); 0.95 is usual")
         require(
-            self.low <= self.estimate <= self.high, "interval", (self.low, self.estimate, self.high), "is not in order"
+            self.low <= self.estimate <= self.high or (math.isnan(self.low) and math.isnan(self.high)),
+            "interval",
+            (self.low, self.estimate, self.high),
+            "is not in order",
         )
 
+    @staticmethod
+    def unknown(estimate: float) -> Interval:
+        """A number of which nobody knows how sure it is; NaN for no number at all."""
+        return Interval(estimate, math.nan, math.nan)
+
+    @property
+    def is_known(self) -> bool:
+        return not math.isnan(self.low)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
+
     def __str__(self) -> str:
-        return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]"
+        return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]" if self.is_known else f"{self.estimate:.4g}"
 
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
 
-def lower_limit(successes: Any, trials: int, error: float) -> Floats:
+@dataclass(frozen=True)
+class Sample:
+    """What one run showed: the mean over its units, and what that mean is worth.
+
+    A share (or an area under a ROC curve) lies in [0, 1] and spreads as yes-or-no trials do; ``worth`` says how many
+    independent ones it is worth. A mean of other values has the ``spread`` of one unit, NaN where there is one unit
+    only, and lies in [least, most].
+    """
+
+    mean: float
+    units: int
+    is_share: bool
+    worth: float
+    spread: float
+    least: float
+    most: float
+
+    @staticmethod
+    def share(right: float, count: int) -> Sample:
+        """So many units of so many."""
+        require(count > 0, "units", count, "must be at least 1")
+        require(0 <= right <= count, "right", right, f"must lie in 0..{count}")
+        return Sample(right / count, count, True, float(count), math.nan, 0.0, 1.0)
+
+    @staticmethod
+    def area(area: float, pairs: Sequence[tuple[int, int]]) -> Sample:
+        """The area under a ROC curve, over (yes, no) observations; several where only those of a stratum are compared.
+
+        What it is worth follows from Hanley and McNeil's variance (1982), the larger of the two ways round, taken at
+        the mean area in every stratum: one that happens to be perfect is no more certain for it. Towards an area of 1
+        this tends to 2 yes no / (max(yes, no) + 1) trials, so that an area of 1.000 over 10 and 10 is [0.816, 1].
+        """
+        if math.isnan(area):
+            return Sample(math.nan, sum(yes + no for yes, no in pairs), True, 0.0, math.nan, 0.0, 1.0)
+        shares = [yes * no / sum(yes * no for yes, no in pairs) for yes, no in pairs]
+        trials = [_trials(area, yes, no) for yes, no in pairs]
+        worth = 1 / sum(share**2 / count for share, count in zip(shares, trials, strict=True))
+        return Sample(area, sum(yes + no for yes, no in pairs), True, worth, math.nan, 0.0, 1.0)
+
+    @staticmethod
+    def average(values: Sequence[float] | Floats, least: float, most: float) -> Sample:
+        """The mean of one value a unit, which lies in [least, most]."""
+        found = np.asarray(values, dtype=np.float64)
+        require(len(found) > 0, "units", 0, "must be at least 1")
+        spread = float(found.std(ddof=1)) if len(found) > 1 else math.nan
+        return Sample(float(found.mean()), len(found), False, float(len(found)), spread, least, most)
+
+
+def _trials(area: float, yes: int, no: int) -> float:
+    """The independent trials with the variance of such an area; its limits at 0 and 1 are taken a hair from them."""
+    area = min(max(area, 1e-9), 1 - 1e-9)
+    more, less = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2
+    bent = max((yes - 1) * more + (no - 1) * less, (no - 1) * more + (yes - 1) * less)
+    return area * (1 - area) * yes * no / (area * (1 - area) + bent)
+
+
+def pooled(samples: Sequence[Sample], confidence: float = CONFIDENCE) -> Interval:
+    """One interval for the samples of several seeds, or of one; the rule stands at the head of this module.
+
+    Seeds in which nothing could be scored (NaN) are left out.
+    """
+    known = [sample for sample in samples if not math.isnan(sample.mean)]
+    if not known:
+        return Interval.unknown(math.nan)
+    units = sum(sample.units for sample in known)
+    mean = sum(sample.mean * sample.units / units for sample in known)
+    if all(sample.is_share for sample in known):
+        return _pooled_shares(known, min(max(mean, 0.0), 1.0), confidence)
+    return _pooled_means(known, mean, confidence)
+
+
+def _pooled_shares(samples: Sequence[Sample], mean: float, confidence: float) -> Interval:
+    inflation = 1.0
+    if len(samples) > 1 and 0 < mean < 1:
+        spread = sum(sample.worth * (sample.mean - mean) ** 2 for sample in samples) / (len(samples) - 1)
+        inflation += max(0.0, spread / (mean * (1 - mean)) - 1) * _dearer(len(samples), confidence)
+    trials = sum(sample.worth for sample in samples) / inflation
+    error = (1 - confidence) / 2
+    low, high = lower_limit(mean * trials, trials, error), upper_limit(mean * trials, trials, error)
+    return Interval(mean, min(float(low), mean), max(float(high), mean), confidence)
+
+
+def _pooled_means(samples: Sequence[Sample], mean: float, confidence: float) -> Interval:
+    count, units = len(samples), sum(sample.units for sample in samples)
+    within = sum(sample.units * sample.spread**2 for sample in samples) / units**2  # NaN: a unit a seed
+    freedom = units - count
+    if math.isnan(within):
+        low, high = student([sample.mean for sample in samples], confidence).ends
+    else:
+        reach = within * float(t.ppf((1 + confidence) / 2, freedom)) ** 2
+        if count > 1:
+            between = float(np.var([sample.mean for sample in samples], ddof=1)) / count
+            reach += max(0.0, between - within) * float(t.ppf((1 + confidence) / 2, count)) ** 2
+        low, high = mean - math.sqrt(reach), mean + math.sqrt(reach)
+    if math.isnan(low):
+        return Interval.unknown(mean)
+    least, most = samples[0].least, samples[0].most  # which Student does not know of
+    return Interval(mean, min(mean, max(low, least)), max(mean, min(high, most)), confidence)
+
+
+def _dearer(seeds: int, confidence: float) -> float:
+    level = (1 + confidence) / 2
+    return float(t.ppf(level, seeds) / norm.ppf(level)) ** 2
+
+
+def student(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """The mean of repetitions of which nothing more is known, with Student's interval; a single one has none."""
+    found = np.asarray(values, dtype=np.float64)
+    require(len(found) > 0, "values", 0, "must be at least 1")
+    mean = float(found.mean())
+    if len(found) < 2:
+        return Interval.unknown(mean)
+    reach = float(t.ppf((1 + confidence) / 2, len(found) - 1) * found.std(ddof=1) / math.sqrt(len(found)))
+    return Interval(mean, mean - reach, mean + reach, confidence)
+
+
+def lower_limit(successes: Any, trials: float, error: float) -> Floats:
     """One-sided Clopper-Pearson: a proportion below this gives so many successes with at most this probability."""
     successes = np.asarray(successes, dtype=np.float64)
-    found = beta.ppf(error, np.maximum(successes, 1), trials - successes + 1)
+    tiny = np.finfo(np.float64).tiny
+    found = beta.ppf(error, np.maximum(successes, tiny), trials - successes + 1)
     return np.where(successes == 0, 0.0, found)
 
 
-def upper_limit(successes: Any, trials: int, error: float) -> Floats:
+def upper_limit(successes: Any, trials: float, error: float) -> Floats:
     """One-sided Clopper-Pearson from above."""
     return 1 - lower_limit(trials - np.asarray(successes, dtype=np.float64), trials, error)
 
 
-def proportion(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+def proportion(successes: int, trials: int, confidence: float = CONFIDENCE) -> Interval:
     """Clopper-Pearson: exact, and never too narrow."""
     require(trials > 0, "trials", trials, "must be at least 1")
     require(0 <= successes <= trials, "successes", successes, f"must lie in 0..{trials}")

@@ -19,7 +19,7 @@ from coterie.flow.guard import Collecting, Defence
 from coterie.flow.protocol import Protocol
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots, Turn
-from coterie.measure.claims import Verdict, judge_guarantee
+from coterie.measure.claims import Promise, judge_guarantee
 from coterie.measure.epsilon import (
     EpsilonBound,
     LowFpr,
@@ -29,7 +29,7 @@ from coterie.measure.epsilon import (
     gaussian_epsilon_lower_bound,
     tpr_at,
 )
-from coterie.measure.intervals import Floats, Interval
+from coterie.measure.intervals import CONFIDENCE, Floats, Interval
 from coterie.privacy.guarantee import Guarantee
 from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Kind, Published
@@ -37,7 +37,7 @@ from coterie.wire.messages import Contributions, Kind, Published
 
 @dataclass(frozen=True)
 class Membership:
-    """One test on one target: its curve's usual figures, and lower bounds on epsilon at 95 % confidence."""
+    """One test on one target: its curve's usual figures, and lower bounds on epsilon at 95 % confidence together."""
 
     auc: Interval
     at_1_percent: LowFpr
@@ -50,9 +50,9 @@ class Membership:
         return max((self.any_mechanism, self.gaussian), key=lambda bound: bound.epsilon)
 
 
-def measure_membership(scores: Scores, delta: float, rng: Rng) -> Membership:
-    """Both bounds together have 95 %: each is given half of the error."""
-    confidence = 0.975
+def measure_membership(scores: Scores, delta: float, rng: Rng, error: float = 1 - CONFIDENCE) -> Membership:
+    """Both bounds together err with this probability at most: each is given half of it."""
+    confidence = 1 - error / 2
     return Membership(
         auc(scores),
         tpr_at(scores, 0.01),
@@ -62,7 +62,7 @@ def measure_membership(scores: Scores, delta: float, rng: Rng) -> Membership:
     )
 
 
-def audit(scores: Scores, claim: Guarantee, rng: Rng, delta: float | None = None) -> Verdict:
+def audit(scores: Scores, claim: Guarantee, rng: Rng, delta: float | None = None) -> Promise:
     """The claim beside what the test proves, at the claim's own delta."""
     found = measure_membership(scores, claim.delta if delta is None else delta, rng)
     return judge_guarantee(claim, [found.any_mechanism, found.gaussian])

@@ -10,7 +10,9 @@ import torch
 from coterie.attacks.profiling import Rankings
 from coterie.data.federation import Federation
 from coterie.errors import require
-from coterie.measure.judge import Finding, judge, wilson
+from coterie.measure.findings import Finding
+from coterie.measure.intervals import Sample
+from coterie.measure.judge import judge
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,13 @@ def _top_one(guess: Rankings, truth: Preferences, attack: str = "A2", knew: str 
     asked = _asked(guess, truth)
     right = sum(guess.orders[client][0] in truth.labels[client] for client in asked)
     chance = sum(len(truth.labels[client]) for client in asked) / len(asked) / truth.classes
-    return Finding(attack, "top-1 preference", right / len(asked), wilson(right, len(asked)), chance, len(asked), knew)
+    return Finding.of(attack, "top-1 preference", Sample.share(right, len(asked)), chance, "clients", knew)
 
 
 def judge_top_k(guess: Rankings, truth: Preferences, attack: str = "A2", knew: str = "") -> Finding:
     """The share of a client's k preferred classes among the first k of its ranking.
 
-    The interval takes a client's classes as independent, which errs to the narrow side by little.
+    A client counts as one unit, however many classes it prefers, which errs to the wide side.
     """
     asked = _asked(guess, truth)
     right = tries = 0
@@ -54,7 +56,8 @@ def judge_top_k(guess: Rankings, truth: Preferences, attack: str = "A2", knew: s
         right += len(preferred.intersection(guess.orders[client][: len(preferred)]))
         tries += len(preferred)
         chance += len(preferred) ** 2 / truth.classes
-    return Finding(attack, "top-k preferences", right / tries, wilson(right, tries), chance / tries, len(asked), knew)
+    run = Sample.share(right / tries * len(asked), len(asked))
+    return Finding.of(attack, "top-k preferences", run, chance / tries, "clients", knew)
 
 
 def _asked(guess: Rankings, truth: Preferences) -> list[int]:

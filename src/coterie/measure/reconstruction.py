@@ -13,7 +13,9 @@ from coterie.errors import require
 from coterie.learn.clusters.lloyd import Points
 from coterie.learn.clusters.statistics import labels_of
 from coterie.learn.params import Params
-from coterie.measure.judge import Finding, judge, t_interval
+from coterie.measure.findings import Finding
+from coterie.measure.intervals import Sample
+from coterie.measure.judge import judge
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def _rebuilt(guess: Rebuilt, truth: Originals, attack: str = "attack", knew: str
 
 def finding(found: Sequence[float], attack: str, knew: str = "") -> Finding:
     """The mean cosine of several trials with Student's interval; a vector that says nothing scores 0."""
-    return Finding(attack, "cosine", sum(found) / len(found), t_interval(list(found)), 0.0, len(found), knew)
+    return Finding.of(attack, "cosine", Sample.average(found, -1.0, 1.0), 0.0, "records", knew)
 
 
 def client_shift(points: Tensor, public: Params) -> Tensor:

@@ -15,7 +15,8 @@ from functools import cached_property
 from scipy.stats import norm, t
 
 from coterie.errors import InvalidInput, require
-from coterie.measure.judge import CONFIDENCE, t_interval
+from coterie.measure.intervals import CONFIDENCE, Interval
+from coterie.measure.judge import t_interval
 
 Value = str | int | float | bool
 
@@ -91,13 +92,16 @@ class Decision(Enum):
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A value with its 95 % interval, and the values of the seeds behind it; NaN bounds where there is no interval."""
+class Estimate(Interval):
+    """An interval that knows the values of the seeds behind it, so that rows can be compared seed by seed."""
 
-    value: float
     low: float = math.nan
     high: float = math.nan
     by_seed: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def value(self) -> float:
+        return self.estimate
 
     @staticmethod
     def exactly(value: float) -> Estimate:
@@ -114,14 +118,10 @@ class Estimate:
         mean = sum(known.values()) / len(known)
         if math.isnan(low):
             return Estimate(mean, by_seed=known)
-        return Estimate(mean, min(max(low, least), most), min(max(high, least), most), known)
-
-    @property
-    def has_interval(self) -> bool:
-        return not (math.isnan(self.low) or math.isnan(self.high))
+        return Estimate(mean, min(max(low, least), most), min(max(high, least), most), by_seed=known)
 
     def __str__(self) -> str:
-        if self.low == self.high or not self.has_interval:
+        if self.low == self.high or not self.is_known:
             return f"{self.value:.4g}"
         return f"{self.value:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
@@ -147,7 +147,7 @@ class Estimate:
         )
         wider = together / alone
         low, high = self.value - wider * (self.value - self.low), self.value + wider * (self.high - self.value)
-        return Estimate(self.value, low, high, self.by_seed)
+        return Estimate(self.value, low, high, by_seed=self.by_seed)
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Estimate:
 
     def covers(self, value: float) -> Decision:
         """Whether the interval holds a value that is predicted: it agrees with the prediction, or contradicts it."""
-        return Decision.of(self.low <= value <= self.high) if self.has_interval else Decision.UNDECIDED
+        return Decision.of(self.low <= value <= self.high) if self.is_known else Decision.UNDECIDED
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coterie.measure.findings import Chart, Frontier, FrontierPoint, Leak, Measured, Series
+from coterie.measure.findings import UNDEFENDED, Chart, Finding, Frontier, FrontierPoint, Series
+from coterie.measure.intervals import Interval
+from coterie.measure.roc import Curve
 from coterie.report.looks import COLOURS, Slots, shape, slots_in, slots_of
 from coterie.report.markup import Html, element, join, trusted
 from coterie.report.scales import Scale, domain, tick_labels
-from coterie.report.values import UNDEFENDED, defence_name, number, seconds, with_interval
+from coterie.report.values import defence_name, number, seconds, with_interval
 
 WIDTH, HEIGHT = 440, 290
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 14, 46
 MOST_MARKS = 60
 """A line with more points than this shows its marks only under the pointer."""
-
-MOST_STEPS = 160
-"""Points kept of an ROC curve: more cannot be told apart on a page."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,13 @@ class Frame:
     def axes(self) -> Html:
         ground, xs, ys = self.y.start, self.x.ticks(6), self.y.ticks()
         parts = []
-        for value, label in zip(ys, tick_labels(ys)):
+        for value, label in zip(ys, tick_labels(ys), strict=True):
             place = f"{self.y(value):.1f}"
             parts += [
                 element("line", class_="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=place, y2=place),
                 element("text", label, class_="tick", x=LEFT - 7, y=place, dy="0.32em", text_anchor="end"),
             ]
-        for value, label in zip(xs, tick_labels(xs)):
+        for value, label in zip(xs, tick_labels(xs), strict=True):
             place = f"{self.x(value):.1f}"
             parts += [
                 element("line", class_="axis", x1=place, x2=place, y1=f"{ground:.1f}", y2=f"{ground + 4:.1f}"),
@@ -112,14 +111,16 @@ def line(chart: Chart, slots: Slots) -> Html:
         chart.y_label,
     )
     looks = slots_in([one.name for one in chart.series], slots)
-    drawn = [_line(frame, one, slot, defence=one.name in slots) for one, slot in zip(chart.series, looks)]
+    drawn = [_line(frame, one, slot, defence=one.name in slots) for one, slot in zip(chart.series, looks, strict=True)]
     return frame.svg(describe(chart), _reference(frame, chart), *drawn)
 
 
 def _line(frame: Frame, series: Series, slot: int, *, defence: bool) -> Html:
     banded = len(series.low) == len(series.high) == len(series.x) > 0
     points = [
-        (index, x, y) for index, (x, y) in enumerate(zip(series.x, series.y)) if math.isfinite(x) and math.isfinite(y)
+        (index, x, y)
+        for index, (x, y) in enumerate(zip(series.x, series.y, strict=True))
+        if math.isfinite(x) and math.isfinite(y)
     ]
     runs = _runs(points)
     parts = []
@@ -173,63 +174,59 @@ def scatter(chart: Chart, slots: Slots) -> Html:
         height=340,
     )
     parts = [_reference(frame, chart)]
-    for one, slot in zip(chart.series, slots_in([one.name for one in chart.series], slots)):
+    for one, slot in zip(chart.series, slots_in([one.name for one in chart.series], slots), strict=True):
         marks = [
             mark(frame, x, y, slot, f"{one.name}\n{chart.x_label}: {number(x)}\n{chart.y_label}: {number(y)}", 4)
-            for x, y in zip(one.x, one.y)
+            for x, y in zip(one.x, one.y, strict=True)
             if math.isfinite(x) and math.isfinite(y)
         ]
         parts.append(_series(one.name, marks, defence=one.name in slots))
     return frame.svg(describe(chart), *parts)
 
 
-def roc(title: str, leaks: Sequence[Leak], slots: Slots) -> Html:
-    """The curves of one attack under its defences, with the diagonal that guessing gives."""
+def roc(title: str, findings: Sequence[Finding], slots: Slots) -> Html:
+    """The curves of one attack under its defences, with the diagonal that guessing gives.
+
+    What is drawn is the whole curve of the finding, whose area is the score beside it.
+    """
     frame = Frame.around((0, 1), (0, 1), "false positive rate", "true positive rate", height=380)
     diagonal = element("path", class_="reference", d=f"M{frame.at(0, 0)}L{frame.at(1, 1)}")
     curves = []
-    for leak in leaks:
-        slot, points = slots[leak.defence], thinned(leak.roc)
+    for one in findings:
+        slot, points = slots[one.defence], corners(one.roc)
         marks = [
             mark(
                 frame,
                 x,
                 y,
                 slot,
-                f"{defence_name(leak.defence)}\nfalse positives: {x:.1%}\ntrue positives: {y:.1%}",
+                f"{defence_name(one.defence)}\nfalse positives: {x:.1%}\ntrue positives: {y:.1%}",
                 3,
                 hidden=True,
             )
             for x, y in points
         ]
-        curves.append(_series(leak.defence, [_path(frame, points, slot) if points else "", *marks], defence=True))
-    summary = "; ".join(f"{defence_name(leak.defence)}: {leak.measure} {number(leak.score.value)}" for leak in leaks)
+        curves.append(_series(one.defence, [_path(frame, points, slot) if points else "", *marks], defence=True))
+    summary = "; ".join(f"{defence_name(one.defence)}: {one.measure} {number(one.score)}" for one in findings)
     return frame.svg(f"ROC curves, {title}. {summary}.", diagonal, *curves)
 
 
-def thinned(curve: tuple[Sequence[float], Sequence[float]] | None) -> list[tuple[float, float]]:
-    """A curve's finite points without those inside straight stretches, and no more than a page can show."""
-    points = [(x, y) for x, y in zip(*(curve or ((), ()))) if math.isfinite(x) and math.isfinite(y)]
-    corners = points[:1]
-    for previous, here, following in zip(points, points[1:], points[2:]):
+def corners(curve: Curve | None) -> list[tuple[float, float]]:
+    """A curve's points without those inside straight stretches."""
+    points = list(zip(curve.false, curve.true, strict=True)) if curve else []
+    kept = points[:1]
+    for previous, here, following in zip(points, points[1:], points[2:], strict=False):
         turn = (here[0] - previous[0]) * (following[1] - here[1]) - (here[1] - previous[1]) * (following[0] - here[0])
         if abs(turn) > 1e-12:
-            corners.append(here)
-    corners += points[1:][-1:]
-    if len(corners) <= MOST_STEPS:
-        return corners
-    last = len(corners) - 1
-    return [corners[round(index * last / (MOST_STEPS - 1))] for index in range(MOST_STEPS)]
-
-
-def rate_at(curve: tuple[Sequence[float], Sequence[float]], false_positives: float) -> float:
-    """The true positive rate that the attack reaches without exceeding this false positive rate."""
-    return max((y for x, y in zip(*curve) if x <= false_positives), default=math.nan)
+            kept.append(here)
+    return kept + points[1:][-1:]
 
 
 def frontier(found: Frontier, slots: Slots) -> Html:
     """Leakage upward, utility to the right, time as the size of the mark; dots join what nothing else dominates."""
-    points = [one for one in found.points if math.isfinite(one.utility.value) and math.isfinite(one.leakage.value)]
+    points = [
+        one for one in found.points if math.isfinite(one.utility.estimate) and math.isfinite(one.leakage.estimate)
+    ]
     frame = Frame.around(
         domain(reach([one.utility for one in points])),
         domain([*reach([one.leakage for one in points]), found.chance]),
@@ -237,7 +234,7 @@ def frontier(found: Frontier, slots: Slots) -> Html:
         f"{found.leakage_measure} (lower is better)",
         height=340,
     )
-    best = sorted((one.utility.value, one.leakage.value) for one in points if not one.dominated)
+    best = sorted((one.utility.estimate, one.leakage.estimate) for one in points if not one.dominated)
     edge = element("path", class_="frontier", d="M" + "L".join(frame.at(*point) for point in best)) if best else ""
     longest = max((one.seconds for one in points if math.isfinite(one.seconds)), default=0.0)
     groups, notes = [], Notes()
@@ -257,9 +254,9 @@ def looks_of(found: Frontier, slots: Slots) -> dict[str, int]:
     )
 
 
-def reach(found: Sequence[Measured]) -> list[float]:
+def reach(found: Sequence[Interval]) -> list[float]:
     """What an axis should show: all values, and intervals as far as they do not push the values together."""
-    values = [one.value for one in found if math.isfinite(one.value)]
+    values = [one.estimate for one in found if math.isfinite(one.estimate)]
     if not values:
         return []
     least, most = min(values), max(values)
@@ -295,7 +292,7 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
 
 
 def _setting(frame: Frame, point: FrontierPoint, slot: int, longest: float, notes: Notes) -> Html:
-    x, y = point.utility.value, point.leakage.value
+    x, y = point.utility.estimate, point.leakage.estimate
     share = point.seconds / longest if longest > 0 and math.isfinite(point.seconds) else 0.0
     radius = 3.5 + 3.5 * math.sqrt(share)
     state = "recommended" if point.recommended else "dominated" if point.dominated else "not dominated"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coterie.measure.findings import AuditResult, Measured, counted
+from coterie.measure.findings import AuditResult, counted
 from coterie.measure.reproduced import Decision, Estimate, Reproduction
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, measured, row, section, table
@@ -30,14 +30,15 @@ def methods(result: AuditResult) -> Html:
         for one in result.methods
     ]
     described = {one.family for one in result.methods}
-    missing = [name for name in dict.fromkeys(leak.family for leak in result.leaks) if name not in described]
+    missing = [name for name in dict.fromkeys(one.family for one in result.findings) if name not in described]
     if missing:
         cards.append(element("p", f"Without a description: {', '.join(missing)}."))
     return section(
         "method",
         "Method and threat models",
-        "Scores are means over seeds with 95 % intervals. An attack sees what its threat model gives it and nothing "
-        "else; the truth is used only to score it. What each adversary had to know stands with its number.",
+        "Scores are over the units of all seeds, with 95 % intervals that take seeds for clusters of units. An attack "
+        "sees what its threat model gives it and nothing else; the truth is used only to score it. What each adversary "
+        "had to know stands with its number.",
         *cards,
         needs="article",
     )
@@ -100,7 +101,7 @@ def _reproduction(one: Reproduction) -> Html:
             [
                 line.label,
                 "–" if line.published is None else number(line.published),
-                measured(Measured(line.ours.value, line.ours.low, line.ours.high)),
+                measured(line.ours),
                 "–" if line.published is None else _signed(line.ours.value - line.published),
                 "; ".join(f"{name} {_beside(value)}" for name, value in line.values.items()),
                 line.note,
@@ -136,9 +137,9 @@ def _reproduction(one: Reproduction) -> Html:
 
 def _beside(value: Estimate) -> str:
     """A number that is known has no interval to show."""
-    if value.low == value.high or not value.has_interval:
+    if value.low == value.high or not value.is_known:
         return number(value.value)
-    return with_interval(Measured(value.value, value.low, value.high))
+    return with_interval(value)
 
 
 def _signed(value: float) -> str:

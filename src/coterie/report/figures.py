@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coterie.errors import require
-from coterie.measure.findings import AuditResult, Chart, Frontier, Gallery, Leak
+from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Finding, Frontier, Gallery
+from coterie.measure.roc import RATES
 from coterie.report import charts
-from coterie.report.charts import looks_of, number_or_whole, rate_at
+from coterie.report.charts import looks_of, number_or_whole
 from coterie.report.looks import Slots, reference_swatch, slots_in, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, measured, row, section, table
-from coterie.report.values import UNDEFENDED, capital, defence_name, number, seconds
+from coterie.report.values import capital, defence_name, number, seconds
 
 PNG = "iVBORw0KGgo"  # how every PNG file begins, in base64
 LONGEST_TABLE = 60
@@ -32,7 +33,7 @@ def frontiers(result: AuditResult, slots: Slots) -> Html | None:
 
 
 def _frontier(found: Frontier, slots: Slots) -> Html:
-    head = ("Setting", found.leakage_measure, found.utility_measure, "Time", "State")
+    head = ("Setting", found.leakage_measure, found.utility_measure, "Time", "State", "Limits")
     rows = []
     for one in found.points:
         state = badge("good", "★", "recommended") if one.recommended else None
@@ -43,6 +44,7 @@ def _frontier(found: Frontier, slots: Slots) -> Html:
             measured(one.utility),
             seconds(one.seconds),
             state or ("dominated" if one.dominated else "not dominated"),
+            {True: "met", False: "broken", None: "none set"}[one.passes],
         ]
         rows.append(row(head, cells))
     legend = [Entry(name, slot) for name, slot in looks_of(found, slots).items()]
@@ -56,44 +58,45 @@ def _frontier(found: Frontier, slots: Slots) -> Html:
             legend,
             f"chance: {number(found.chance)}",
         ),
-        table(f"Settings, {found.title.partition(':')[0]}", head, rows),
+        table(f"Settings, {found.family or found.title}", head, rows),
         class_="pair",
         data_family=found.family or None,
     )
 
 
 def rocs(result: AuditResult, slots: Slots) -> Html | None:
-    curves: dict[tuple[str, str, str, bool], list[Leak]] = {}
-    for leak in result.leaks:
-        if leak.roc is not None:
-            curves.setdefault((leak.family, leak.attack, leak.adversary, leak.control), []).append(leak)
+    curves: dict[tuple[str, str, str, bool], list[Finding]] = {}
+    for one in result.findings:
+        if one.roc is not None:
+            curves.setdefault((one.family, one.attack, one.adversary, one.control), []).append(one)
     if not curves:
         return None
     return section(
         "roc",
         "ROC curves",
-        "How many true accusations an attack gets for how many false ones. A curve on the diagonal guesses.",
+        "How many true accusations an attack gets for how many false ones. A curve on the diagonal guesses; the area "
+        "under it is the score. Curves of clusters and of seeds are averaged, as their scores are.",
         element("div", *[_roc(found, slots) for found in curves.values()], class_="figures"),
         needs="figure",
     )
 
 
-def _roc(found: Sequence[Leak], slots: Slots) -> Html:
+def _roc(found: Sequence[Finding], slots: Slots) -> Html:
     one = found[0]
     title = capital(f"{one.family}: {one.attack}") + (" (control)" if one.control else "")
     legend = [
-        Entry(leak.defence, slots[leak.defence], f"{leak.measure} {number(leak.score.value)}", filtered=True)
-        for leak in found
+        Entry(each.defence, slots[each.defence], f"{each.measure} {number(each.score)}", filtered=True)
+        for each in found
     ]
     head = ("Defence", "at 0.1 % false positives", "at 1 %", "at 10 %")
     rows = [
         row(
             head,
-            [defence_name(leak.defence), *(number(rate_at(leak.roc, rate)) for rate in (0.001, 0.01, 0.1))],
-            data_defence=leak.defence,
+            [defence_name(each.defence), *(number(each.roc.at(rate)) for rate in RATES)],
+            data_defence=each.defence,
         )
-        for leak in found
-        if leak.roc is not None
+        for each in found
+        if each.roc is not None
     ]
     return _figure(
         title,
@@ -129,7 +132,9 @@ def plots(result: AuditResult, slots: Slots) -> Html | None:
 
 def _plot(chart: Chart, slots: Slots) -> Html:
     names = [one.name for one in chart.series]
-    legend = [Entry(name, slot, filtered=name in slots) for name, slot in zip(names, slots_in(names, slots))]
+    legend = [
+        Entry(name, slot, filtered=name in slots) for name, slot in zip(names, slots_in(names, slots), strict=True)
+    ]
     draw = charts.scatter if chart.kind == "scatter" else charts.line
     return _figure(
         chart.title,
@@ -151,7 +156,7 @@ def _values(chart: Chart) -> Html | None:
     if not places or len(places) > LONGEST_TABLE:
         return None
     head = (chart.x_label, *(defence_name(one.name) for one in chart.series))
-    known = [dict(zip(one.x, one.y)) for one in chart.series]
+    known = [dict(zip(one.x, one.y, strict=True)) for one in chart.series]
     rows = [
         row(head, [number_or_whole(x), *("–" if x not in values else number(values[x]) for values in known)])
         for x in places

@@ -5,34 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.measure.findings import AuditResult, Leak, Suspected, counted
+from coterie.measure.findings import AuditResult, Finding, Suspected, counted
+from coterie.measure.verdicts import Verdict
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, row, section, table
 from coterie.report.values import (
     GLYPHS,
     HEAT_LEVELS,
-    MISSING,
+    MEANINGS,
     capital,
     chance_of,
     defence_name,
+    ends,
     heat_level,
-    interval,
+    more_needed,
     number,
-    verdict,
     with_interval,
 )
 
 LONGEST = 200  # answers of a recording's attack that a page shows; the JSON has all
 
 LEAD = (
-    "Each cell is the mean over seeds with its 95 % interval. The colour runs from what chance gives to a complete "
-    "leak. A leak counts as found when the whole interval lies above chance."
+    "Each cell is the score over all seeds with its 95 % interval. The colour runs from what chance gives to a "
+    "complete leak. " + " ".join(f"{capital(verdict.value)}: {meaning}." for verdict, meaning in MEANINGS.items())
 )
 
 
 def leaks(result: AuditResult) -> Html:
-    families = dict.fromkeys(leak.family for leak in result.leaks)
-    blocks = [_family(name, [leak for leak in result.leaks if leak.family == name]) for name in families]
+    families = dict.fromkeys(one.family for one in result.findings)
+    blocks = [_family(name, [one for one in result.findings if one.family == name]) for name in families]
     if not blocks:
         blocks = [element("p", "No attack was run.")]
     return section("leaks", "What leaks", LEAD, _scale(), *blocks, needs=".cell")
@@ -40,16 +41,16 @@ def leaks(result: AuditResult) -> Html:
 
 def _scale() -> Html:
     steps = [element("span", class_=f"h{level}") for level in range(HEAT_LEVELS)]
-    keys = [element("span", f"{glyph} {word}") for word, glyph in GLYPHS.items()]
+    keys = [element("span", f"{GLYPHS[verdict]} {verdict.value}") for verdict in MEANINGS]
     ramp = element("span", *steps, class_="ramp", aria_hidden="true")
     return element("p", element("span", "chance ", ramp, " complete leak"), *keys, class_="heat-key")
 
 
-def _family(family: str, found: Sequence[Leak]) -> Html:
-    defences = list(dict.fromkeys(leak.defence for leak in found))
-    rows: dict[tuple[str, str, str, bool], list[Leak]] = {}
-    for leak in found:
-        rows.setdefault((leak.attack, leak.adversary, leak.measure, leak.control), []).append(leak)
+def _family(family: str, found: Sequence[Finding]) -> Html:
+    defences = list(dict.fromkeys(one.defence for one in found))
+    rows: dict[tuple[str, str, str, bool], list[Finding]] = {}
+    for one in found:
+        rows.setdefault((one.attack, one.adversary, one.measure, one.control), []).append(one)
     heads = [element("th", defence_name(name), scope="col", data_defence=name) for name in defences]
     body = [_row(family, here, defences) for here in rows.values()]
     name = f"{family}: attacks against defences"
@@ -69,7 +70,7 @@ def _family(family: str, found: Sequence[Leak]) -> Html:
     )
 
 
-def _row(family: str, found: Sequence[Leak], defences: Sequence[str]) -> Html:
+def _row(family: str, found: Sequence[Finding], defences: Sequence[str]) -> Html:
     one = found[0]
     label = element(
         "th",
@@ -81,7 +82,7 @@ def _row(family: str, found: Sequence[Leak], defences: Sequence[str]) -> Html:
     )
     cells = []
     for defence in defences:
-        here = [leak for leak in found if leak.defence == defence]
+        here = [each for each in found if each.defence == defence]
         if here:
             cells.append(_cell(here))
         else:
@@ -99,22 +100,23 @@ def _row(family: str, found: Sequence[Leak], defences: Sequence[str]) -> Html:
     )
 
 
-def _cell(found: Sequence[Leak]) -> Html:
-    level = heat_level(max((leak.leakage for leak in found), key=lambda value: -1 if math.isnan(value) else value))
+def _cell(found: Sequence[Finding]) -> Html:
+    level = heat_level(max((one.leakage for one in found), key=lambda value: -1 if math.isnan(value) else value))
     parts = []
-    for leak in found:
-        said = verdict(leak)
+    for one in found:
+        scored = one.verdict is not Verdict.NOT_SCORED
         parts.append(
             element(
                 "span",
-                element("span", GLYPHS.get(said, "·"), aria_hidden="true"),
+                element("span", GLYPHS[one.verdict], aria_hidden="true"),
                 " ",
-                element("strong", number(leak.score.value)),
+                element("strong", number(one.score) if scored else one.verdict.value),
                 class_="value",
             )
         )
-        parts.append(element("small", interval(leak.score), class_="interval"))
-        if said != MISSING:
+        parts.append(element("small", ends(one.interval), class_="interval"))
+        if scored:
+            said = f"{one.verdict.value} {more_needed(one)}".strip()
             parts.append(element("small", said, class_="said"))
     return element(
         "td",
@@ -123,34 +125,34 @@ def _cell(found: Sequence[Leak]) -> Html:
         data_defence=found[0].defence,
         data_label=defence_name(found[0].defence),
         tabindex="-1",
-        title="\n".join(_tip(leak) for leak in found),
+        title="\n".join(_tip(one) for one in found),
     )
 
 
-def _tip(leak: Leak) -> str:
-    share = "" if math.isnan(leak.leakage) else f" ({leak.leakage:.0%} of a complete leak)"
-    score = f"{leak.measure} {with_interval(leak.score)}"
-    return f"{leak.attack}, {leak.adversary}, {defence_name(leak.defence)}: {score}{share}\n{leak.sentence}"
+def _tip(one: Finding) -> str:
+    share = "" if math.isnan(one.leakage) else f" ({one.leakage:.0%} of a complete leak)"
+    score = f"{one.measure} {with_interval(one.interval)}"
+    return f"{one.attack}, {one.adversary}, {defence_name(one.defence)}: {score}{share}\n{one.sentence}"
 
 
-def _words(family: str, found: Sequence[Leak]) -> Html:
+def _words(family: str, found: Sequence[Finding]) -> Html:
     head = ("Attack", "Defence", "Finding", "The adversary had to know", "Basis")
     rows = [
         row(
             head,
             [
-                join([capital(leak.attack), element("span", leak.adversary, class_="by"), _control_badge(leak)]),
-                defence_name(leak.defence),
-                leak.sentence,
-                leak.knew or "nothing beyond what it sees",
-                _basis(leak),
+                join([capital(one.attack), element("span", one.adversary, class_="by"), _control_badge(one)]),
+                defence_name(one.defence),
+                one.sentence,
+                one.knew or "nothing beyond what it sees",
+                _basis(one),
             ],
             data_family=family,
-            data_defence=leak.defence,
-            data_adversary=leak.adversary,
-            data_control="yes" if leak.control else "no",
+            data_defence=one.defence,
+            data_adversary=one.adversary,
+            data_control="yes" if one.control else "no",
         )
-        for leak in found
+        for one in found
     ]
     return details(f"{family}: every number in words", table(f"{family}: every number in words", head, rows))
 
@@ -182,13 +184,11 @@ def _answers(found: Suspected) -> Html:
     )
 
 
-def _basis(leak: Leak) -> str:
-    seeds = counted(leak.seeds, "seed")
-    if leak.seeds == 1 and not math.isnan(leak.score.low):
-        seeds = "one run, with the interval over what was observed in it"
-    ends = f"chance {number(leak.chance)}, complete {number(leak.perfect)}"
-    return f"{leak.measure} {with_interval(leak.score)}; {ends}; {seeds}; {verdict(leak)}"
+def _basis(one: Finding) -> str:
+    scale = f"chance {number(one.chance)}, complete {number(one.perfect)}"
+    ground = f"{one.units:,} {one.unit} of {counted(one.seeds, 'seed')}"
+    return f"{one.measure} {with_interval(one.interval)}; {scale}; {ground}; {one.decision.in_words(one.unit)}"
 
 
-def _control_badge(leak: Leak) -> Html | None:
-    return badge("control", "◇", "control: nothing to find") if leak.control else None
+def _control_badge(one: Finding) -> Html | None:
+    return badge("control", "◇", "control: nothing to find") if one.control else None

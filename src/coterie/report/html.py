@@ -11,17 +11,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from coterie.measure.findings import AuditResult
+from coterie.measure.findings import UNDEFENDED, AuditResult
 from coterie.measure.reproduced import Reproduction as Reproduction
 from coterie.report import colophon, figures, findings, overview, promises
 from coterie.report.looks import slots_of
 from coterie.report.markup import Html, element, join, trusted
-from coterie.report.values import UNDEFENDED
 
 
 def render(result: AuditResult, tables: Sequence[Reproduction] = ()) -> str:
     """The report of an audit, with tables of papers as a further part."""
-    used = [(leak.family, leak.defence) for leak in result.leaks]
+    used = [(one.family, one.defence) for one in result.findings]
     slots = slots_of(used + [(one.family, one.defence) for one in result.defended])
     parts = {
         "Verdict": overview.verdict(result, slots),
@@ -92,9 +91,9 @@ def _page(title: str, kind: str, parts: Mapping[str, Html | None]) -> str:
 
 def _filters(result: AuditResult) -> Html:
     """Chosen values stay visible; without scripts everything does."""
-    families = dict.fromkeys([leak.family for leak in result.leaks] + [one.family for one in result.defended])
-    defences = dict.fromkeys([leak.defence for leak in result.leaks] + [one.defence for one in result.defended])
-    adversaries = dict.fromkeys(leak.adversary for leak in result.leaks)
+    families = dict.fromkeys([one.family for one in result.findings] + [one.family for one in result.defended])
+    defences = dict.fromkeys([one.defence for one in result.findings] + [one.defence for one in result.defended])
+    adversaries = dict.fromkeys(one.adversary for one in result.findings)
     choices = {
         "family": ("Kind of attack", families),
         "defence": ("Defence", defences),

@@ -11,20 +11,26 @@ SUITE = "coterie gate"
 
 
 def junit_xml(result: AuditResult) -> str:
-    """One test case for each limit; a broken limit is a failure with its reason."""
+    """One test case for each limit; a broken limit is a failure with its reason. Every verdict is a property."""
     checks = result.checks
     failed = sum(not check.passed for check in checks)
     counts = {"tests": str(len(checks)), "failures": str(failed), "errors": "0", "skipped": "0"}
     root = ElementTree.Element("testsuites", {"name": SUITE, **counts})
     group = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
+    verdicts = ElementTree.SubElement(group, "properties")
+    for one in result.findings:
+        name = f"{one.family}: {one.attack} by {one.adversary}, {one.defence}"
+        said = {"name": printable(name), "value": printable(one.decision.in_words(one.unit))}
+        ElementTree.SubElement(verdicts, "property", said)
     for check in checks:
-        named = {"classname": SUITE, "name": printable(check.limit)}
+        limit, found = printable(str(check.limit)), str(check.measured)
+        named = {"classname": SUITE, "name": limit}
         case = ElementTree.SubElement(group, "testcase", named)
         reason = printable(check.reason)
         if not check.passed:
             failure = ElementTree.SubElement(case, "failure", {"message": reason, "type": "limit broken"})
-            failure.text = f"{printable(check.limit)}, measured {check.value:g}: {reason}"
+            failure.text = f"{limit}, measured {found}: {reason}"
         output = ElementTree.SubElement(case, "system-out")
-        output.text = f"measured {check.value:g}; {reason}"
+        output.text = f"measured {found}; {reason}"
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"

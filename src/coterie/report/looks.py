@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from coterie.measure.findings import UNDEFENDED
 from coterie.report.markup import Html, element
-from coterie.report.values import UNDEFENDED
 
 COLOURS, SHAPES = 8, 7
 

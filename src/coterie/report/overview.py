@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from coterie.measure.findings import AuditResult, Leak
+from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, strongest
 from coterie.report.looks import COLOURS, Slots, shape, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, row, section, table
-from coterie.report.values import UNDEFENDED, capital, defence_name, limit_value, number, with_interval
+from coterie.report.values import capital, defence_name, limit_value, number, with_interval
 
 
 def verdict(result: AuditResult, slots: Slots) -> Html:
@@ -19,15 +18,15 @@ def verdict(result: AuditResult, slots: Slots) -> Html:
         "",
         element("p", result.headline, class_="headline"),
         _gate(result),
-        _glance(result, slots) if result.leaks else None,
+        _glance(result, slots) if result.findings else None,
         element("h3", "What was audited"),
         definitions(result.subject.items()),
     )
 
 
 def _glance(result: AuditResult, slots: Slots) -> Html:
-    families = dict.fromkeys(leak.family for leak in result.leaks)
-    strips = [_strip(family, worst_by_defence(result.leaks, family), slots) for family in families]
+    families = dict.fromkeys(one.family for one in result.findings)
+    strips = [_strip(family, strongest_by_defence(result.findings, family), slots) for family in families]
     ends = element("div", *[element("span", name) for name in ("chance", "complete leak")], class_="ends")
     lead = "The strongest attack of each kind under each defence, from what chance gives to a complete leak."
     return join(
@@ -42,14 +41,12 @@ def _glance(result: AuditResult, slots: Slots) -> Html:
     )
 
 
-def worst_by_defence(leaks: Sequence[Leak], family: str) -> list[Leak]:
+def strongest_by_defence(findings: Sequence[Finding], family: str) -> list[Finding]:
     """The attack that leaks most under each defence, controls and missing values aside."""
-    worst: dict[str, Leak] = {}
-    for leak in leaks:
-        known = leak.family == family and not leak.control and not math.isnan(leak.leakage)
-        if known and (leak.defence not in worst or leak.leakage > worst[leak.defence].leakage):
-            worst[leak.defence] = leak
-    return list(worst.values())
+    here = [one for one in findings if one.family == family]
+    defences = dict.fromkeys(one.defence for one in here)
+    worst = [strongest([one for one in here if one.defence == defence]) for defence in defences]
+    return [one for one in worst if one is not None]
 
 
 def _gate(result: AuditResult) -> Html:
@@ -70,7 +67,7 @@ def _gate(result: AuditResult) -> Html:
         row(
             head,
             [
-                element("code", check.limit),
+                element("code", str(check.limit)),
                 limit_value(check),
                 badge("good", "✓", "met") if check.passed else badge("bad", "✕", "broken"),
                 check.reason,
@@ -86,29 +83,27 @@ def _gate(result: AuditResult) -> Html:
     )
 
 
-def _strip(family: str, leaks: Sequence[Leak], slots: Slots) -> Html:
+def _strip(family: str, findings: Sequence[Finding], slots: Slots) -> Html:
     """A family's line from chance to a complete leak, with one mark for each defence."""
     marks = [
         element(
             "span",
             element(
                 "svg",
-                element(
-                    "path", class_=f"mark c{slots[leak.defence] % COLOURS}", d=shape(slots[leak.defence], 9, 9, 5.5)
-                ),
+                element("path", class_=f"mark c{slots[one.defence] % COLOURS}", d=shape(slots[one.defence], 9, 9, 5.5)),
                 viewBox="0 0 18 18",
                 aria_hidden="true",
             ),
             class_="dot",
-            style=f"left:{100 * leak.leakage:.1f}%",
-            title=_in_short(leak),
-            data_defence=leak.defence,
+            style=f"left:{100 * one.leakage:.1f}%",
+            title=_in_short(one),
+            data_defence=one.defence,
             role="img",
-            aria_label=_in_short(leak),
+            aria_label=_in_short(one),
         )
-        for leak in leaks
+        for one in findings
     ]
-    undefended = next((leak for leak in leaks if leak.defence == UNDEFENDED), None)
+    undefended = next((one for one in findings if one.defence == UNDEFENDED), None)
     words = undefended.sentence if undefended else "Not attacked without a defence."
     return element(
         "div",
@@ -119,15 +114,15 @@ def _strip(family: str, leaks: Sequence[Leak], slots: Slots) -> Html:
     )
 
 
-def _in_short(leak: Leak) -> str:
+def _in_short(one: Finding) -> str:
     return (
-        f"{defence_name(leak.defence)}\n{leak.attack} by {leak.adversary}\n{leak.measure}: {with_interval(leak.score)}"
-        f"\nchance: {number(leak.chance)}; leakage {leak.leakage:.0%}"
+        f"{defence_name(one.defence)}\n{one.attack} by {one.adversary}\n{one.measure}: {with_interval(one.interval)}"
+        f"\nchance: {number(one.chance)}; leakage {one.leakage:.0%}; {one.decision.in_words(one.unit)}"
     )
 
 
 def _legend(result: AuditResult, slots: Slots) -> Html:
-    used = dict.fromkeys(leak.defence for leak in result.leaks if not leak.control)
+    used = dict.fromkeys(one.defence for one in result.findings if not one.control)
     return element(
         "ul",
         *[element("li", swatch(slots[name]), defence_name(name), data_defence=name) for name in used],

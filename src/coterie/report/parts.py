@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from coterie.measure.claims import Outcome
-from coterie.measure.findings import Measured
+from coterie.measure.intervals import Interval
 from coterie.report.markup import Html, element, join
-from coterie.report.values import capital, interval, number
+from coterie.report.values import capital, ends, number
 
 OUTCOMES = {Outcome.HOLDS: ("good", "✓"), Outcome.NOT_REFUTED: ("open", "○"), Outcome.VIOLATED: ("bad", "✕")}
 
@@ -37,8 +37,8 @@ def outcome_badge(outcome: Outcome) -> Html:
     return badge(kind, glyph, outcome.value)
 
 
-def measured(value: Measured) -> Html:
-    return join([element("strong", number(value.value)), " ", element("small", interval(value), class_="interval")])
+def measured(value: Interval) -> Html:
+    return join([element("strong", number(value.estimate)), " ", element("small", ends(value), class_="interval")])
 
 
 def table(caption: str, head: Sequence[str], rows: Sequence[Html], *, stacked: bool = True) -> Html:
@@ -69,7 +69,7 @@ def row(head: Sequence[str], cells: Sequence[str], **attributes: str | bool | No
     return element(
         "tr",
         element("th", first, scope="row"),
-        *[element("td", cell, data_label=label) for label, cell in zip(head[1:], rest)],
+        *[element("td", cell, data_label=label) for label, cell in zip(head[1:], rest, strict=True)],
         **attributes,
     )
 

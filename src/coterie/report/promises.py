@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.measure.claims import Outcome
-from coterie.measure.findings import AuditResult, ClaimVerdict, Defended
+from coterie.measure.claims import Outcome, Promise
+from coterie.measure.findings import UNDEFENDED, AuditResult, Defended
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import grouped, measured, outcome_badge, row, section, table
 from coterie.report.values import (
-    UNDEFENDED,
     capital,
     defence_name,
     lower_bound,
@@ -39,10 +38,10 @@ def defences(result: AuditResult) -> Html:
 
 
 def _costs(family: str, found: Sequence[Defended]) -> Html:
-    base = next((one.utility.value for one in found if one.defence == UNDEFENDED), math.nan)
+    base = next((one.utility.estimate for one in found if one.defence == UNDEFENDED), math.nan)
     rows = []
     for one in found:
-        change = one.utility.value - base
+        change = one.utility.estimate - base
         against = "reference" if one.defence == UNDEFENDED else "+" + number(change) if change > 0 else number(change)
         cells = [
             defence_name(one.defence),
@@ -61,7 +60,7 @@ def claims(result: AuditResult) -> Html:
     """A claim that several families meet is one row: the verdict of whichever measured something against it."""
     alike: dict[tuple[str, str, Outcome | None], list[Defended]] = {}
     for one in result.defended:
-        key = (one.claim.claim, one.claim.outcome) if one.claim else ("", None)
+        key = (one.promise.claim, one.promise.outcome) if one.promise else ("", None)
         alike.setdefault((one.defence, *key), []).append(one)
     rows = [_claim(found) for found in alike.values()]
     return section(
@@ -78,53 +77,48 @@ def claims(result: AuditResult) -> Html:
 
 def _claim(found: Sequence[Defended]) -> Html:
     families = list(dict.fromkeys(row.family for row in found))
-    one = next((row for row in found if row.claim and row.claim.lower_bound is not None), found[0])
-    claim = one.claim
-    formal = claim is not None and claim.proven and math.isfinite(claim.epsilon)
+    one = next((row for row in found if row.promise and row.promise.lower_bound is not None), found[0])
+    promise = one.promise
     cells = [
         join([defence_name(one.defence), element("span", ", ".join(families), class_="by")]),
-        _statement(claim)
-        if claim and formal
-        else join([element("strong", "None"), element("span", _rest(claim) or "nothing is claimed", class_="by")]),
-        claim.trust if claim else "–",
-        join([lower_bound(claim), _gauge(claim) if claim else None]),
-        outcome_badge(claim.outcome) if claim else "no claim to judge",
-        element("ul", *[element("li", ground) for ground in claim.evidence], class_="evidence") if claim else "–",
+        _statement(promise) if promise else _none("nothing is claimed"),
+        promise.guarantee.trust.value if promise else "–",
+        join([lower_bound(promise), _gauge(promise) if promise else None]),
+        outcome_badge(promise.outcome) if promise else "no claim to judge",
+        element("ul", *[element("li", ground) for ground in promise.evidence], class_="evidence") if promise else "–",
     ]
     return row(CLAIMS, cells, data_family="\n".join(families), data_defence=one.defence)
 
 
-def _statement(claim: ClaimVerdict) -> Html:
-    rest = _rest(claim)
+def _statement(promise: Promise) -> Html:
+    said = promise.guarantee
+    if not said.proven:
+        stated = f" (stated: ε = {number(said.epsilon)})" if math.isfinite(said.epsilon) else ""
+        return _none(said.why_not + stated)
     return join(
         [
-            element("strong", f"ε = {number(claim.epsilon)}"),
-            f", δ = {power(claim.delta)}, {claim.level} level",
-            element("span", rest, class_="by") if rest else None,
+            element("strong", f"ε = {number(said.epsilon)}"),
+            f", δ = {power(said.delta)}, {said.level.value} level",
+            element("span", said.neighbours.value, class_="by"),
         ]
     )
 
 
-def _rest(claim: ClaimVerdict | None) -> str:
-    """Of the sentence, what neither the numbers nor the other columns say."""
-    if claim is None:
-        return ""
-    text = claim.claim.removesuffix(claim.trust).strip("; ").removesuffix("Trust:").strip()
-    if text.startswith("("):
-        return text.partition(" level, ")[2]
-    return text.removeprefix("no formal guarantee: ")
+def _none(why: str) -> Html:
+    return join([element("strong", "None"), element("span", why, class_="by")])
 
 
-def _gauge(claim: ClaimVerdict) -> Html | None:
+def _gauge(promise: Promise) -> Html | None:
     """The claimed epsilon as a bar and the measured lower bound as a needle; a needle beyond the bar is a violation."""
-    if claim.lower_bound is None or not (math.isfinite(claim.epsilon) and math.isfinite(claim.lower_bound)):
+    claimed, shown = promise.guarantee.epsilon, promise.lower_bound
+    if shown is None or not (math.isfinite(claimed) and math.isfinite(shown)):
         return None
-    span = 1.1 * max(claim.epsilon, claim.lower_bound) or 1.0
+    span = 1.1 * max(claimed, shown) or 1.0
     return element(
         "div",
-        element("span", class_="claimed", style=f"width:{100 * claim.epsilon / span:.1f}%"),
-        element("span", class_="needle", style=f"left:{100 * claim.lower_bound / span:.1f}%"),
+        element("span", class_="claimed", style=f"width:{100 * claimed / span:.1f}%"),
+        element("span", class_="needle", style=f"left:{100 * shown / span:.1f}%"),
         class_="gauge",
-        title=f"claimed: ε = {number(claim.epsilon)}\nmeasured: ε ≥ {number(claim.lower_bound)}",
+        title=f"claimed: ε = {number(claimed)}\nmeasured: ε ≥ {number(shown)}",
         aria_hidden="true",
     )

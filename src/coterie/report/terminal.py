@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coterie.measure.claims import Outcome
-from coterie.measure.findings import AuditResult, ClaimVerdict, Defended, Leak, Measured, Suspected
+from coterie.measure.claims import Outcome, Promise
+from coterie.measure.findings import AuditResult, Defended, Finding, Suspected
+from coterie.measure.intervals import Interval
+from coterie.measure.verdicts import Verdict
 from coterie.report.markup import printable
 from coterie.report.values import (
     GLYPHS,
-    MISSING,
     capital,
     chance_of,
     defence_name,
@@ -22,10 +22,10 @@ from coterie.report.values import (
     heat_level,
     limit_value,
     lower_bound,
+    more_needed,
     number,
     seconds,
     size,
-    verdict,
 )
 
 HEAT = (
@@ -65,37 +65,43 @@ def show(result: AuditResult, console: Console) -> None:
 
 def leak_tables(result: AuditResult) -> list[Table]:
     """Attacks against defences, one table for each family."""
-    families = dict.fromkeys(leak.family for leak in result.leaks)
-    return [_leaks(family, [leak for leak in result.leaks if leak.family == family]) for family in families]
+    families = dict.fromkeys(one.family for one in result.findings)
+    return [_leaks(family, [one for one in result.findings if one.family == family]) for family in families]
 
 
-def _leaks(family: str, found: Sequence[Leak]) -> Table:
-    defences = list(dict.fromkeys(leak.defence for leak in found))
+def _leaks(family: str, found: Sequence[Finding]) -> Table:
+    defences = list(dict.fromkeys(one.defence for one in found))
     table = Table(title=_text(capital(family)), title_justify="left", show_lines=True, expand=False)
     table.add_column("attack", overflow="fold")
     for name in defences:
         table.add_column(_text(defence_name(name)), overflow="fold")
-    rows: dict[tuple[str, str, str, bool], list[Leak]] = {}
-    for leak in found:
-        rows.setdefault((leak.attack, leak.adversary, leak.measure, leak.control), []).append(leak)
+    rows: dict[tuple[str, str, str, bool], list[Finding]] = {}
+    for one in found:
+        rows.setdefault((one.attack, one.adversary, one.measure, one.control), []).append(one)
     for (attack, adversary, measure, control), here in rows.items():
         mark = " (control)" if control else ""
         label = _text(f"{attack}{mark}\n{adversary}\n{measure}, {chance_of(here)}", "dim" if control else "")
-        table.add_row(label, *[_cells([leak for leak in here if leak.defence == name]) for name in defences])
+        table.add_row(label, *[_cells([one for one in here if one.defence == name]) for name in defences])
     return table
 
 
-def _cells(found: Sequence[Leak]) -> Text:
+def _cells(found: Sequence[Finding]) -> Text:
     if not found:
         return _text("not run", "dim")
-    return Text("\n").join(_cell(leak) for leak in found)
+    return Text("\n").join(_cell(one) for one in found)
 
 
-def _cell(leak: Leak) -> Text:
-    level, said = heat_level(leak.leakage), verdict(leak)
-    if level is None:
-        return _text(MISSING, "dim")
-    return _text(f"{GLYPHS[said]} {number(leak.score.value)}\n{_span(leak.score)}\n{said}", HEAT[level])
+def _cell(one: Finding) -> Text:
+    if one.verdict is Verdict.NOT_SCORED:
+        return _text(one.verdict.value, "dim")
+    level, more = heat_level(one.leakage), more_needed(one)
+    lines = [
+        f"{GLYPHS[one.verdict]} {number(one.score)}",
+        _span(one.interval),
+        one.verdict.value,
+        *([more] * bool(more)),
+    ]
+    return _text("\n".join(lines), HEAT[level or 0])
 
 
 def defence_table(found: Sequence[Defended]) -> Table:
@@ -107,19 +113,19 @@ def defence_table(found: Sequence[Defended]) -> Table:
         cost = [f"{seconds(one.seconds)}", f"{size(one.upload_bytes)} up", f"{size(one.memory_bytes)} memory"]
         table.add_row(
             Text("\n").join([_text(defence_name(one.defence)), _text(one.family, "dim")]),
-            _text(f"{one.utility_measure} {number(one.utility.value)}\n{_span(one.utility)}"),
+            _text(f"{one.utility_measure} {number(one.utility.estimate)}\n{_span(one.utility)}"),
             _text("\n".join(cost)),
-            _promise(one.claim),
+            _promise(one.promise),
         )
     return table
 
 
-def _promise(claim: ClaimVerdict | None) -> Text:
-    if claim is None:
+def _promise(promise: Promise | None) -> Text:
+    if promise is None:
         return _text("claims nothing", "dim")
-    glyph, style = OUTCOMES[claim.outcome]
-    lines = [_text(f"{guarantee(claim)}; {lower_bound(claim)}"), _text(claim.trust, "dim")]
-    return Text("\n").join([*lines, _text(f"{glyph} {claim.outcome.value}", style)])
+    glyph, style = OUTCOMES[promise.outcome]
+    lines = [_text(f"{guarantee(promise)}; {lower_bound(promise)}"), _text(promise.guarantee.trust.value, "dim")]
+    return Text("\n").join([*lines, _text(f"{glyph} {promise.outcome.value}", style)])
 
 
 def answer_table(found: Suspected) -> Table:
@@ -141,13 +147,13 @@ def gate_table(result: AuditResult) -> Table:
         table.add_column(name, overflow="fold")
     for check in result.checks:
         said = _text("✓ met", "blue") if check.passed else _text("✕ broken", "bold red")
-        table.add_row(_text(check.limit), _text(limit_value(check)), said, _text(check.reason))
+        table.add_row(_text(str(check.limit)), _text(limit_value(check)), said, _text(check.reason))
     return table
 
 
-def _span(measured: Measured) -> str:
+def _span(measured: Interval) -> str:
     """The interval in few letters."""
-    return "one seed" if math.isnan(measured.low) else f"{number(measured.low)}–{number(measured.high)}"
+    return f"{number(measured.low)}–{number(measured.high)}" if measured.is_known else "no interval"
 
 
 def _text(text: str, style: str = "") -> Text:

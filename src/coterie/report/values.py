@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.measure.findings import Check, ClaimVerdict, Leak, Measured
+from coterie.measure.claims import Promise
+from coterie.measure.findings import UNDEFENDED, Check, Finding, counted
+from coterie.measure.intervals import Interval
+from coterie.measure.verdicts import SIZE, Verdict
 
 MISSING = "not measured"
-UNDEFENDED = "none"
 
 HEAT_LEVELS = 7
-GLYPHS = {"leaks": "▲", "no leak found": "○", "below chance": "▽", "one seed only": "◌"}
+GLYPHS = {Verdict.LEAKS: "▲", Verdict.BOUNDED: "○", Verdict.UNDECIDED: "◌", Verdict.NOT_SCORED: "·"}
+MEANINGS = {
+    Verdict.LEAKS: "the whole interval lies above chance",
+    Verdict.BOUNDED: f"the whole interval lies under {SIZE:.0%} of the way from chance to a complete leak",
+    Verdict.UNDECIDED: "the interval is too wide to say either",
+}
 
 
 def number(value: float) -> str:
@@ -31,16 +38,14 @@ def number(value: float) -> str:
     return text.replace("-", "−") if size < 0.001 and size else text.replace("-", "−", 1)
 
 
-def interval(measured: Measured) -> str:
-    if math.isnan(measured.value):
+def ends(interval: Interval) -> str:
+    if math.isnan(interval.estimate):
         return ""
-    if math.isnan(measured.low) or math.isnan(measured.high):
-        return "one seed, no interval"
-    return f"[{number(measured.low)}, {number(measured.high)}]"
+    return f"[{number(interval.low)}, {number(interval.high)}]" if interval.is_known else "no interval"
 
 
-def with_interval(measured: Measured) -> str:
-    return f"{number(measured.value)} {interval(measured)}".strip()
+def with_interval(interval: Interval) -> str:
+    return f"{number(interval.estimate)} {ends(interval)}".strip()
 
 
 def seconds(value: float) -> str:
@@ -94,28 +99,35 @@ def power(value: float) -> str:
     return ten if digits == "1" else f"{digits}·{ten}"
 
 
-def verdict(leak: Leak) -> str:
-    return MISSING if math.isnan(leak.score.value) else leak.verdict
+def more_needed(finding: Finding) -> str:
+    """What would decide, in few letters; empty where it is decided."""
+    seeds = finding.decision.more_seeds
+    if finding.verdict is not Verdict.UNDECIDED or math.isnan(seeds):
+        return ""
+    return "out of reach" if math.isinf(seeds) else f"≈ {counted(int(seeds), 'more seed')}"
 
 
-def chance_of(found: Sequence[Leak]) -> str:
+def chance_of(found: Sequence[Finding]) -> str:
     """What guessing scores, which may differ from run to run where it depends on how many clusters came about."""
-    low, high = min(leak.chance for leak in found), max(leak.chance for leak in found)
+    low, high = min(one.chance for one in found), max(one.chance for one in found)
     return f"chance {number(low)}" + (f" to {number(high)}" if high - low > 5e-4 else "")
 
 
-def guarantee(claim: ClaimVerdict | None) -> str:
+def guarantee(promise: Promise) -> str:
     """The formal statement in short; or that there is none."""
-    if claim is None or not claim.proven or math.isinf(claim.epsilon):
+    if math.isinf(promise.epsilon):
         return "no formal guarantee"
-    return f"({number(claim.epsilon)}, {power(claim.delta)})-DP, {claim.level} level"
+    stated = promise.guarantee
+    return f"({number(stated.epsilon)}, {power(stated.delta)})-DP, {stated.level.value} level"
 
 
-def lower_bound(claim: ClaimVerdict | None) -> str:
-    if claim is None or claim.lower_bound is None:
+def lower_bound(promise: Promise | None) -> str:
+    if promise is None or promise.lower_bound is None:
         return "not audited"
-    return f"ε ≥ {number(claim.lower_bound)}"
+    return f"ε ≥ {number(promise.lower_bound)}"
 
 
 def limit_value(check: Check) -> str:
-    return number(check.value)
+    """What was measured; an epsilon is exact, and has no interval to show."""
+    exact = check.measured.low == check.measured.high
+    return number(check.measured.estimate) if exact else with_interval(check.measured)

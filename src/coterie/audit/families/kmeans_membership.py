@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+import numpy as np
 import torch
 
 from coterie.audit.case import Subject
 from coterie.audit.clustering_scene import DELTA, ClusteringFamily, Scene
-from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.scene import claimed
 from coterie.config.schema import Choice
 from coterie.learn.clusters import lloyd
 from coterie.measure.cost import peak_memory
+from coterie.measure.intervals import CONFIDENCE, Sample
+from coterie.measure.judge import judge_scores
 from coterie.measure.membership import Releases, measure_membership, optimal_scores
 from coterie.rng import Rng
 
@@ -38,21 +44,20 @@ class KMeansMembership(ClusteringFamily):
         outside = Releases.of(protocol, scene.without(client, position), guard, rng)
         planned = getattr(guard, "noise", None) or dict.fromkeys(protocol.releases(), NO_NOISE)
         scores = optimal_scores(inside, outside, planned, TRIALS, rng.child("trials"))
-        found = measure_membership(scores, DELTA, rng.child("bounds"))
+        error = (1 - CONFIDENCE) / 2 ** (1 + seed - subject.seed)  # all seeds' together, however many there are
+        found = measure_membership(scores, DELTA, rng.child("bounds"), error)
         promise = guard.guarantee(protocol.facts(scene.federation, DELTA))
         knew = "all other records, and how the noise was drawn"
-        suspicions = [*scores.inside, *scores.outside], [True] * TRIALS + [False] * TRIALS
-        auc = found.auc.estimate
+        drawn, answers = np.concatenate([scores.inside, scores.outside]), np.arange(2 * TRIALS) < TRIALS
+        finding = judge_scores(drawn, answers, [None] * len(drawn), "membership test", knew, "releases")
         return Evidence(
-            scored=[
-                Scored("membership test", "holder of the result", "AUC", auc, 0.5, 1.0, knew, suspicions=suspicions)
-            ],
+            findings=[replace(finding, adversary="holder of the result")],
             utility_measure="k-means cost",
-            utility=scene.cost(state),
+            utility=Sample.average([scene.cost(state)], 0.0, math.inf),
             seconds=seconds,
             upload_bytes=ring.traffic.up_a_client,
             memory_bytes=peak_memory(),
-            claim=claimed(promise, [found.any_mechanism, found.gaussian]),
+            promise=claimed(promise, [found.any_mechanism, found.gaussian]),
         )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -9,13 +12,14 @@ from coterie.attacks.reconstruction import CURIOUS_SERVER, OTHERS, REST, RecordR
 from coterie.audit.case import Subject
 from coterie.audit.clustering_scene import ClusteringFamily, Scene, as_examples
 from coterie.audit.curves import PRIVATE, REBUILT
-from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.scene import claimed
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.learn.clusters.clipping import Unclipped
 from coterie.measure.cost import peak_memory
-from coterie.measure.reconstruction import Originals, cosines
+from coterie.measure.intervals import Sample
+from coterie.measure.reconstruction import Originals, cosines, finding
 from coterie.rng import Rng
 from coterie.wire.tape import Tape
 
@@ -59,15 +63,15 @@ class Reconstruction(ClusteringFamily):
             found += cosines(guess, Originals(dict.fromkeys(guess.vectors, scene.points[rows[0]])))
             private.append(scene.points[rows[0]])
             rebuilt += [vector + guess.origins[key] for key, vector in guess.vectors.items()]
-        score = sum(found) / len(found)
+        made = finding(found, "record reconstruction", CURIOUS_SERVER.knows)
         return Evidence(
-            scored=[Scored("record reconstruction", "curious server", "cosine", score, 0.0, 1.0, CURIOUS_SERVER.knows)],
+            findings=[replace(made, adversary="curious server")],
             utility_measure="k-means cost",
-            utility=scene.cost(state),
+            utility=Sample.average([scene.cost(state)], 0.0, math.inf),
             seconds=seconds,
             upload_bytes=ring.traffic.up_a_client,
             memory_bytes=peak_memory(),
-            claim=claimed(guard.guarantee(protocol.facts(scene.federation, 1e-6))),
+            promise=claimed(guard.guarantee(protocol.facts(scene.federation, 1e-6))),
             pictures=scene.pictures({PRIVATE: private, REBUILT: rebuilt}),
         )
 

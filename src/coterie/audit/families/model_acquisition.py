@@ -9,7 +9,7 @@ import torch
 
 from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
 from coterie.audit.case import Subject
-from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.audit.scene import DELTA, claimed, play
 from coterie.config import registry
@@ -61,15 +61,15 @@ class Acquisition(Family):
         ids = frozenset(range(whole.clients - newcomers, whole.clients))
         attack = ModelAcquisition(acquisition_threat(ids))
         model = subject.built_model(examples)
-        scored = []
+        findings = []
         for adversaries, control in (([attack], False), ([], True)):
             played = play(trainer, federation, model, guard, rng, [attack.threat], adversaries)
             guess = attack.infer(played.view(attack.threat), Auxiliary(), rng)
-            finding = judge(guess, ClusterCounts(played.witness.slots))
-            slots = max(played.witness.slots.values())
-            name, knew = "honest placement" if control else "steered placement", attack.threat.knows
-            scored.append(Scored(name, "group of newcomers", "share", finding.score, 1 / slots, 1.0, knew, control))
-        return played.evidence(scored, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
+            name = "honest placement" if control else "steered placement"
+            finding = judge(guess, ClusterCounts(played.witness.slots), name)
+            named = replace(finding, adversary="group of newcomers", knew=attack.threat.knows, control=control)
+            findings.append(named)
+        return played.evidence(findings, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
 
 
 def joined_late(federation: Federation, newcomers: int) -> Federation:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from coterie.attacks.base import Attributions
 from coterie.attacks.profiling import (
@@ -17,7 +15,7 @@ from coterie.attacks.profiling import (
 )
 from coterie.attacks.updates import Imitation
 from coterie.audit.case import Subject
-from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.audit.recorded import Recording, clusters_stand_for
 from coterie.audit.scene import DELTA, claimed, held_back, play
@@ -25,8 +23,8 @@ from coterie.config import registry
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
-from coterie.measure.findings import Suspected
-from coterie.measure.judge import Finding, Labels, judge
+from coterie.measure.findings import Finding, Suspected
+from coterie.measure.judge import Labels, judge
 from coterie.measure.preferences import Preferences
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
@@ -56,20 +54,19 @@ class Profiler:
         attack = SensitivityProfiling(self.imitation, self.classes, view.threat, round)
         return attack.infer(view, self.auxiliary, self.rng.child("A2"))
 
-    def scored(self, view: View, adversary: str, groups: Labels, preferred: Preferences) -> list[Scored]:
+    def findings(self, view: View, adversary: str, groups: Labels, preferred: Preferences) -> list[Finding]:
         """Both attacks, at the end and on the way."""
         rounds = view.rounds()
         some = sorted({*rounds[::RETRAIN_EVERY], rounds[-1]})
-        identities = [(round, judge(self.by_identity(view, round), groups)) for round in rounds]
-        models = [(round, judge(self.by_model(view, round), preferred)) for round in some]
-        return [_scored(BY_IDENTITY, adversary, identities), _scored(BY_MODEL, adversary, models)]
+        identities = [(round, judge(self.by_identity(view, round), groups, BY_IDENTITY, KNEW)) for round in rounds]
+        models = [(round, judge(self.by_model(view, round), preferred, BY_MODEL, KNEW)) for round in some]
+        return [_last(adversary, identities), _last(adversary, models)]
 
 
-def _scored(attack: str, adversary: str, found: Sequence[tuple[int, Finding]]) -> Scored:
-    """The score is the last round's."""
-    last = found[-1][1]
+def _last(adversary: str, found: Sequence[tuple[int, Finding]]) -> Finding:
+    """The last round's, with the scores on the way."""
     curve = [(round, finding.score) for round, finding in found]
-    return Scored(attack, adversary, last.measure, last.score, last.chance, knew=KNEW, by_round=curve)
+    return replace(found[-1][1], adversary=adversary, by_round=curve)
 
 
 class PreferenceProfiling(Family):
@@ -110,11 +107,11 @@ class PreferenceProfiling(Family):
         serves = clusters_stand_for(played.scores.choices.argmax(1), federation.groups)
         imitation = Imitation(model, replace(trainer.local, poisson=False))
         profiler = Profiler(serves, imitation, examples.classes, auxiliary, rng)
-        scored = []
+        findings: list[Finding] = []
         for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", together)):
             view = played.view(threat)
-            scored += profiler.scored(view, adversary, groups, Preferences.of(federation))
-        return played.evidence(scored, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
+            findings += profiler.findings(view, adversary, groups, Preferences.of(federation))
+        return played.evidence(findings, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
 
     def admits_recording(self, recording: Recording) -> str:
         return "" if recording.has_uploads else "needs what clients sent, and none of it was recorded"
@@ -128,24 +125,24 @@ class PreferenceProfiling(Family):
         profiler = Profiler(serves, imitation, examples.classes, Auxiliary(examples), Rng.seeded(seed))
         identity, ranked = profiler.by_identity(view), profiler.by_model(view)
         groups, preferred = recording.truth.labels(), recording.truth.preferences(examples.classes)
-        by_identity = Scored(BY_IDENTITY, SERVER, "accuracy", math.nan, 1 / len({*serves.values()}), knew=KNEW)
-        by_model = Scored(BY_MODEL, SERVER, "top-1 preference", math.nan, 1 / examples.classes, knew=KNEW)
-        scored = [
-            recording.scored(by_identity, judge(identity, groups) if groups else None),
-            recording.scored(by_model, judge(ranked, preferred) if preferred else None),
+        by_identity = Finding.unscored(BY_IDENTITY, "accuracy", 1 / len({*serves.values()}), KNEW)
+        by_model = Finding.unscored(BY_MODEL, "top-1 preference", 1 / examples.classes, KNEW)
+        found = [
+            judge(identity, groups, BY_IDENTITY, KNEW) if groups else by_identity,
+            judge(ranked, preferred, BY_MODEL, KNEW) if preferred else by_model,
         ]
-        return Evidence.of_recording(scored, suspected=self.suspected(identity, ranked, examples))
+        named = [replace(one, adversary=SERVER) for one in found]
+        return Evidence.of_recording(named, self.suspected(identity, ranked, examples))
 
-    def suspected(self, identity: Attributions, ranked: Rankings, examples: Examples) -> list[dict[str, Any]]:
+    def suspected(self, identity: Attributions, ranked: Rankings, examples: Examples) -> list[Suspected]:
         """What either attack says of each client."""
         names = examples.label_names or tuple(map(str, range(examples.classes)))
         favourites = [(f"client {client}", str(label)) for client, label in identity.labels.items()]
         orders = [(f"client {c}", ", ".join(names[one] for one in order[:3])) for c, order in ranked.orders.items()]
-        rows = [
+        return [
             Suspected(self.name, BY_IDENTITY, SERVER, "client", "preference", favourites),
             Suspected(self.name, BY_MODEL, SERVER, "client", "classes, likeliest first", orders),
         ]
-        return [asdict(row) for row in rows]
 
 
 FAMILY = PreferenceProfiling()

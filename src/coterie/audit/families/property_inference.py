@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation, directions
 from coterie.audit import replay_property
 from coterie.audit.case import Subject
 from coterie.audit.curves import auc_by_round
-from coterie.audit.evidence import Evidence, Scored
+from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.audit.recorded import Recording
 from coterie.audit.scene import DELTA, Played, claimed, play
@@ -23,7 +22,7 @@ from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure.aggregates import consecutive_cosines, pictured
-from coterie.measure.findings import Chart, Series
+from coterie.measure.findings import Chart, Finding, Series
 from coterie.measure.judge import judge
 from coterie.protocols.base import Trainer
 from coterie.rng import Rng
@@ -73,21 +72,12 @@ class PropertyInference(Family):
         real, played, trainer, federation = self.attacked(subject, examples, guard, Control.NONE, seed)
         placebo, _, _, _ = self.attacked(subject, examples, guard, Control.PLACEBO, seed)
         shown = defence.kind == "none" and seed == subject.seed
-        return Evidence(
-            scored=[real, placebo],
-            utility_measure="accuracy",
-            utility=played.scores.mean,
-            seconds=played.seconds,
-            upload_bytes=played.upload_bytes,
-            memory_bytes=played.memory_bytes,
-            claim=claimed(guard.guarantee(trainer.facts(federation, DELTA))),
-            history=played.history,
-            charts=charts(played, federation, Rng.seeded(seed)) if shown else (),
-        )
+        promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
+        return played.evidence([real, placebo], promise, charts(played, federation, Rng.seeded(seed)) if shown else ())
 
     def attacked(
         self, subject: Subject, examples: Examples, guard: Defence, control: Control, seed: int
-    ) -> tuple[Scored, Played, Trainer[object], Federation]:
+    ) -> tuple[Finding, Played, Trainer[object], Federation]:
         assert subject.audit.property is not None
         rng = Rng.seeded(seed)
         tag, value = subject.audit.property.tag, subject.audit.property.value
@@ -99,14 +89,14 @@ class PropertyInference(Family):
         played = play(trainer, federation, model, guard, rng, [attack.threat])
         guess = attack.infer(played.view(attack.threat), split.auxiliary(federation), rng.child("attack"))
         truth = played.witness.property_truth(federation)
-        finding = judge(guess, truth)
-        keys = [key for key in guess.scores if key in truth.answers]
-        suspicions = [guess.scores[key] for key in keys], [bool(truth.answers[key]) for key in keys]
         name = "passive inference" if control is Control.NONE else "passive inference of a placebo"
-        is_control = control is not Control.NONE
-        scored = Scored(name, "curious client", "AUC", finding.score, 0.5, 1.0, KNEW, is_control, suspicions)
-        scored = replace(scored, by_round=auc_by_round(guess, truth))
-        return scored, played, trainer, federation
+        finding = replace(
+            judge(guess, truth, name, KNEW),
+            adversary="curious client",
+            control=control is not Control.NONE,
+            by_round=auc_by_round(guess, truth),
+        )
+        return finding, played, trainer, federation
 
     def admits_recording(self, recording: Recording) -> str:
         return replay_property.lacking(recording)
@@ -138,7 +128,7 @@ class PropertyInference(Family):
         )
 
 
-def charts(played: Played, federation: Federation, rng: Rng) -> list[dict[str, Any]]:
+def charts(played: Played, federation: Federation, rng: Rng) -> list[Chart]:
     """The paper's Figures 2 and 4 for this federation: what the attack works with."""
     view = played.view(property_threat(PropertySplit.attacker))
     plane = pictured(view, played.witness, federation, WARMUP, rng)
@@ -166,7 +156,7 @@ def charts(played: Played, federation: Federation, rng: Rng) -> list[dict[str, A
         reference=("unrelated", 0.0),
         family=PropertyInference.name,
     )
-    return [asdict(scatter), asdict(lines)]
+    return [scatter, lines]
 
 
 FAMILY = PropertyInference()

@@ -325,7 +325,6 @@ class Mingling(Defence):
         why = (
             "identities are hidden among decoys and models by encryption, not by noise, so there is no epsilon; the "
             + ("server learns the sum of each cluster" if masks else "server learns nothing but the identity sets")
-            + f". Trust: {(Trust.SECURE_SUMS if masks else Trust.NO_COLLUSION).value}"
         )
         return Guarantee.none(why, Level.CLIENT, Trust.SECURE_SUMS if masks else Trust.NO_COLLUSION)
 

@@ -135,6 +135,6 @@ def baseline_claims(rows: Rows) -> Sequence[Claim]:
 
 
 def by(difference: Estimate) -> str:
-    if not difference.has_interval:
+    if not difference.is_known:
         return f"by {difference.value:.2f}, of one seed"
     return f"by {difference.value:.2f} [{difference.low:.2f}, {difference.high:.2f}]"

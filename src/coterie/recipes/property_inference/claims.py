@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from scipy.stats import binom
 
-from coterie.measure.judge import CONFIDENCE
+from coterie.measure.intervals import CONFIDENCE
 from coterie.measure.reproduced import Claim, Decision, Estimate, Row, Rows, Value
 from coterie.recipes.property_inference.entries import ABSENT, CHANCE, MAIN_TASK, OVER_ALL, PLACEBO, WITHIN
 

@@ -13,7 +13,8 @@ from coterie.data.federation import Federation
 from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, GroupSets, IdentitySets, SampledSets, TagRule
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
-from coterie.measure.judge import Finding, Labels, judge
+from coterie.measure.findings import Finding
+from coterie.measure.judge import Labels, judge
 from coterie.measure.preferences import Preferences, judge_top_k
 from coterie.protocols.ifca import Ifca
 from coterie.recipes.mingledpie.runs.training import federation_of, local, mingling
@@ -74,7 +75,7 @@ def profiled(name: str, method: str, clients: int, *, data: str | None, seed: in
     found["sizes read"] = identity(alone, upto=ATTACKED_ROUNDS - 2, read_sizes=True)
     found["with a client"] = identity(together)
     found |= _by_model(model, examples.classes, {"A2": alone, "A2 with a client": together}, auxiliary, federation, rng)
-    return {key: [100 * one.score, 100 * one.interval[0], 100 * one.interval[1]] for key, one in found.items()}
+    return {key: [100 * one.score, 100 * one.interval.low, 100 * one.interval.high] for key, one in found.items()}
 
 
 def _by_model(

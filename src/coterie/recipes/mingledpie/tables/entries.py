@@ -78,9 +78,9 @@ class Entry:
     def ours(self, results: Mapping[int, Result]) -> Estimate:
         over_seeds = Estimate.over({seed: self.value(result) for seed, result in results.items()}, 0.0, self.most)
         low, high = self.pooled(list(results.values()))
-        if math.isnan(low) or (over_seeds.has_interval and over_seeds.high - over_seeds.low > high - low):
+        if math.isnan(low) or (over_seeds.is_known and over_seeds.high - over_seeds.low > high - low):
             return over_seeds
-        return Estimate(over_seeds.value, low, high, over_seeds.by_seed)
+        return Estimate(over_seeds.value, low, high, by_seed=over_seeds.by_seed)
 
     def job_key(self, seed: int) -> str:
         named = ",".join(f"{name}={_word(value)}" for name, value in self.arguments.items() if name != "data")

@@ -1,0 +1,52 @@
+"""One family under one defence, over all seeds: what the gate, the frontier and the report look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from coterie.audit.case import label
+from coterie.audit.evidence import Evidence
+from coterie.audit.family import Family
+from coterie.config.schema import Choice
+from coterie.measure.claims import worst_promise
+from coterie.measure.findings import Defended, Finding, over_seeds
+from coterie.measure.intervals import pooled
+
+
+@dataclass(frozen=True)
+class Tried:
+    family: Family
+    choice: Choice
+    evidence: Sequence[Evidence]  # one a seed
+
+    @property
+    def defence(self) -> str:
+        return label(self.choice)
+
+    @property
+    def seeds(self) -> int:
+        return len(self.evidence)
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """One an attack, over all seeds."""
+        attacks = zip(*(one.findings for one in self.evidence), strict=True)
+        return [replace(over_seeds(same), family=self.family.name, defence=self.defence) for same in attacks]
+
+    @cached_property
+    def defended(self) -> Defended:
+        first = self.evidence[0]
+        return Defended(
+            family=self.family.name,
+            defence=self.defence,
+            utility_measure=first.utility_measure,
+            utility=pooled([one.utility for one in self.evidence]),
+            seconds=float(np.mean([one.seconds for one in self.evidence])),
+            upload_bytes=float(np.mean([one.upload_bytes for one in self.evidence])),
+            memory_bytes=float(max(one.memory_bytes for one in self.evidence)),
+            promise=worst_promise([one.promise for one in self.evidence if one.promise is not None]),
+        )

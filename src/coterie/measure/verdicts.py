@@ -1,0 +1,91 @@
+"""Is it a leak? One word for each answer, in the headline, the tables, the gate, the frontier, JSON and JUnit alike.
+
+No score is called safe for being uncertain: without an interval that bounds it, it is undecided.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from scipy.stats import norm
+
+from coterie.measure.intervals import CONFIDENCE, Interval
+
+SIZE = 0.1
+"""The stated size: a leak is bounded where the whole interval lies under this share of the way to a complete leak."""
+
+POWER = 0.8
+"""How often as many more units as are named would decide, if the score stays what it is."""
+
+FAR = 1000  # times what there is: nobody will run so much
+
+
+class Verdict(Enum):
+    LEAKS = "leaks"
+    BOUNDED = "bounded"
+    UNDECIDED = "undecided"
+    NOT_SCORED = "not scored"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict with what belongs to it; NaN for what does not."""
+
+    verdict: Verdict
+    size: float = math.nan  # bounded: the leak is below this share of a complete one
+    more_units: float = math.nan  # undecided: about so many would decide; infinity: out of reach
+    more_seeds: float = math.nan
+
+    def in_words(self, unit: str) -> str:
+        """``unit`` in the plural, such as "clients"."""
+        if self.verdict is Verdict.BOUNDED:
+            return f"bounded: less than {self.size:.0%} of a complete leak"
+        if self.verdict is not Verdict.UNDECIDED:
+            return str(self.verdict.value)
+        return f"undecided: {self.remedy(unit)}"
+
+    def remedy(self, unit: str) -> str:
+        """What would decide, of what is undecided."""
+        if math.isnan(self.more_units):
+            return "one run does not say how sure its score is, and more seeds would"
+        if math.isinf(self.more_units):
+            return f"no number of {unit} within reach would decide"
+        seeds = f"{self.more_seeds:.0f} more seed" + ("" if self.more_seeds == 1 else "s")
+        return f"about {seeds} ({self.more_units:,.0f} {unit}) would decide"
+
+
+def decide(interval: Interval, chance: float, perfect: float, units: int, seeds: int) -> Decision:
+    """*Leaks* if the interval lies above chance, *bounded* if it lies under the stated size, else *undecided*."""
+    if math.isnan(interval.estimate):
+        return Decision(Verdict.NOT_SCORED)
+    if not interval.is_known:
+        return Decision(Verdict.UNDECIDED)
+    if interval.low > chance:
+        return Decision(Verdict.LEAKS)
+    bound = chance + SIZE * (perfect - chance)
+    if interval.high <= bound:
+        return Decision(Verdict.BOUNDED, SIZE)
+    further = further_share(interval, chance, bound)
+    if further > FAR:
+        return Decision(Verdict.UNDECIDED, more_units=math.inf, more_seeds=math.inf)
+    return Decision(
+        Verdict.UNDECIDED, more_units=math.ceil(further * units), more_seeds=math.ceil(further * max(seeds, 1))
+    )
+
+
+def further_share(interval: Interval, low: float, high: float) -> float:
+    """How much more, as a share of what there is, would put the interval above ``low`` or under ``high``.
+
+    An interval narrows with the root of what it rests on. For it to decide with probability ``POWER`` and not only
+    every other time, its reach must shrink to z / (z + z_power) of the distance, where z belongs to its confidence.
+    """
+    ways = []
+    if interval.estimate > low:
+        ways.append((interval.estimate - interval.low) / (interval.estimate - low))
+    if interval.estimate < high:
+        ways.append((interval.high - interval.estimate) / (high - interval.estimate))
+    z, power = float(norm.ppf((1 + CONFIDENCE) / 2)), float(norm.ppf(POWER))
+    needed = (min(ways, default=math.inf) * (z + power) / z) ** 2
+    return max(needed - 1, 0.0)

@@ -1,0 +1,186 @@
+"""One word for each verdict; and the law that nothing is called safe for being uncertain."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from coterie.audit.evidence import Evidence
+from coterie.measure.findings import AuditResult, Finding, over_seeds, strongest, telling
+from coterie.measure.intervals import Interval, Sample
+from coterie.measure.judge import judge_scores
+from coterie.measure.plain import from_plain, to_plain
+from coterie.measure.verdicts import POWER, SIZE, Decision, Verdict, decide
+from coterie.report.html import render
+from coterie.report.junit import junit_xml
+from coterie.report.terminal import show
+
+SAFE = ("no leak", "no more than chance", "less than 10% of a complete leak", "bounded: less", "no defence is needed")
+"""What says that one is safe. The reports' legends explain the words, so "bounded" alone is no such thing."""
+
+
+def finding(*runs: Sample, chance: float = 0.5) -> Finding:
+    return over_seeds([replace(Finding.of("a", "share", run, chance, "clients", ""), family="f") for run in runs])
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        (Interval(1.0, 0.83, 1.0), Verdict.LEAKS),
+        (Interval(0.51, 0.501, 0.52), Verdict.LEAKS),
+        (Interval(0.51, 0.49, 0.549), Verdict.BOUNDED),
+        (Interval(0.3, 0.2, 0.4), Verdict.BOUNDED),
+        (Interval(0.51, 0.49, 0.56), Verdict.UNDECIDED),
+        (Interval(0.9, 0.5, 1.0), Verdict.UNDECIDED),
+        (Interval.unknown(1.0), Verdict.UNDECIDED),
+        (Interval.unknown(0.2), Verdict.UNDECIDED),
+        (Interval.unknown(math.nan), Verdict.NOT_SCORED),
+    ],
+)
+def test_verdicts(interval: Interval, verdict: Verdict) -> None:
+    assert decide(interval, 0.5, 1.0, 100, 3).verdict is verdict
+
+
+def test_a_bound_says_its_size() -> None:
+    decision = decide(Interval(0.51, 0.49, 0.54), 0.5, 1.0, 100, 3)
+    assert decision == Decision(Verdict.BOUNDED, SIZE)
+    assert decision.in_words("clients") == "bounded: less than 10% of a complete leak"
+
+
+def test_where_there_is_nothing_to_learn_nothing_leaks() -> None:
+    """One cluster: whoever is in it holds all models there are."""
+    one = finding(Sample.share(1, 1), chance=1.0)
+    assert one.verdict is Verdict.BOUNDED
+    assert math.isnan(one.leakage)
+
+
+def test_the_power_that_is_stated_is_there() -> None:
+    """With as many more units as are named, an audit decides in about 4 of 5 tries; Clopper and Pearson ask for more.
+
+    At a share of 0.6 over 60 units, 50 of which more are asked for. The chances are exact sums over the binomial.
+    """
+    from scipy.stats import binom
+
+    few = finding(Sample.share(36, 60))
+    assert few.verdict is Verdict.UNDECIDED
+    units = 60 + int(few.decision.more_units)
+    decided = sum(
+        float(binom.pmf(right, units, 0.6))
+        for right in range(units + 1)
+        if finding(Sample.share(right, units)).verdict is not Verdict.UNDECIDED
+    )
+    assert decided == pytest.approx(POWER, abs=0.06)
+    assert few.decision.in_words("clients").startswith("undecided: about ")
+
+
+def test_what_no_number_decides_says_so() -> None:
+    far = decide(Interval(0.5000001, 0.4, 0.6), 0.5, 0.5000002, 100, 3)
+    assert far.more_seeds == math.inf
+    assert "within reach" in far.remedy("clients")
+    assert "more seeds" in decide(Interval.unknown(0.9), 0.5, 1.0, 1, 1).remedy("clients")
+
+
+def test_a_family_is_judged_by_its_strongest_word() -> None:
+    leaks, open_, bounded = (
+        finding(Sample.share(40, 40)),
+        finding(Sample.share(6, 10)),
+        finding(Sample.share(500, 1000)),
+    )
+    lost = replace(leaks, interval=Interval.unknown(math.nan))
+    assert telling([bounded, open_, leaks, lost]) is leaks
+    assert telling([bounded, lost, open_]) is open_
+    assert telling([lost, bounded]) is bounded
+    assert strongest([lost]) is None
+    assert strongest([bounded, replace(leaks, control=True)]) is bounded
+
+
+# -- the law ---------------------------------------------------------------------------------------------------------
+
+scores = st.floats(0, 1)
+
+
+@st.composite
+def audits(draw: st.DrawFn) -> AuditResult:
+    """Up to four findings, of which some have no interval, in up to two families."""
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        units = draw(st.integers(1, 200))
+        runs = [Sample.share(draw(st.integers(0, units)), units) for _ in range(draw(st.integers(1, 3)))]
+        one = finding(*runs, chance=draw(st.floats(0.01, 0.9)))
+        if draw(st.booleans()):
+            one = replace(one, interval=Interval.unknown(one.score))
+        found.append(replace(one, family=f"family {number % 2}", attack=f"attack {number}", adversary="server"))
+    return AuditResult("t", {}, found, [], recorded=draw(st.booleans()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(audits())
+def test_no_score_above_chance_is_called_safe_without_an_interval_that_bounds_it(result: AuditResult) -> None:
+    for one in result.findings:
+        bounding = one.interval.is_known and one.interval.high <= one.chance + SIZE * (one.perfect - one.chance)
+        assert (one.verdict is Verdict.BOUNDED) <= bounding
+    assume(all(one.verdict is not Verdict.BOUNDED for one in result.findings))
+    out = io.StringIO()
+    show(result, Console(file=out, width=200))
+    texts = {
+        "headline": result.headline,
+        "sentences": " ".join(one.sentence for one in result.findings),
+        "terminal": out.getvalue(),
+        "page": render(result),
+        "JSON": result.to_json(),
+        "JUnit": junit_xml(result),
+    }
+    for where, text in texts.items():
+        for words in SAFE:
+            assert words not in text.lower(), where
+
+
+@settings(max_examples=60, deadline=None)
+@given(audits())
+def test_everybody_says_the_same_word(result: AuditResult) -> None:
+    values = json.loads(result.to_json())
+    assert [row["decision"]["verdict"] for row in values["findings"]] == [one.verdict.value for one in result.findings]
+    for family in {one.family for one in result.findings}:
+        word = telling([one for one in result.findings if one.family == family]).verdict
+        sentence = next(part for part in result.headline.split(". ") if family in part)
+        said = {Verdict.LEAKS: "federation leaks", Verdict.UNDECIDED: "is undecided", Verdict.BOUNDED: "less than"}
+        assert said[word] in sentence
+
+
+def test_two_seeds_of_which_nothing_is_known_are_undecided_and_not_safe() -> None:
+    one = finding(Sample.average([0.9], 0, 1), Sample.average([0.8], 0, 1))
+    assert one.interval.ends == pytest.approx((0.2147, 1.0), abs=1e-3)
+    assert one.verdict is Verdict.UNDECIDED
+    assert "undecided" in AuditResult("t", {}, [one], []).headline
+
+
+# -- plain values ----------------------------------------------------------------------------------------------------
+
+
+def test_evidence_survives_its_plain_form() -> None:
+    import numpy as np
+
+    draws = np.random.default_rng(0)
+    one = judge_scores(draws.random(40), np.arange(40) < 20, [None] * 40, "a", "all", "records")
+    one = replace(one, by_round=((1, 0.5), (2, 0.7)))
+    evidence = Evidence([one], "k-means cost", Sample.average([3.0], 0.0, math.inf), 1.0, 2.0, 3.0)
+    text = json.dumps(to_plain(evidence), allow_nan=False)
+    again = from_plain(Evidence, json.loads(text))
+    assert json.dumps(to_plain(again), allow_nan=False) == text
+    (back,) = again.findings
+    assert (back.interval, back.roc and back.roc.area, back.operating) == (
+        one.interval,
+        one.roc and one.roc.area,
+        one.operating,
+    )
+    assert back.by_round == one.by_round
+    assert over_seeds([back, back]).interval == over_seeds([one, one]).interval
+    assert again.utility.most == math.inf
+    assert math.isnan(again.utility.spread)
