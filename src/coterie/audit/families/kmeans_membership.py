@@ -40,8 +40,8 @@ class KMeansMembership(ClusteringFamily):
         outside = Releases.of(protocol, scene.without(client, position), model, guard, rng)
         planned = getattr(guard, "noise", None) or dict.fromkeys(protocol.releases(), NO_NOISE)
         scores = optimal_scores(inside, outside, planned, TRIALS, rng.child("trials"))
-        found = measure_membership(scores, DELTA, rng.child("bounds"))
         promise = guard.guarantee(protocol.facts(scene.federation, DELTA))
+        found = measure_membership(scores, DELTA, promise, rng.child("bounds"))
         knew = "all other records, and how the noise was drawn"
         suspicions = [*scores.inside, *scores.outside], [True] * TRIALS + [False] * TRIALS
         auc = found.auc.estimate
@@ -54,7 +54,7 @@ class KMeansMembership(ClusteringFamily):
             seconds=seconds,
             upload_bytes=payload_bytes(inside.answers[0]) / len(inside.answers[0]),
             memory_bytes=peak_memory(),
-            claim=claimed(promise, [found.any_mechanism, found.gaussian]),
+            claim=claimed(promise, [found.bound]),
         )
 
 
