@@ -37,7 +37,10 @@ class Curve(ABC):
 
     @abstractmethod
     def strength(self, fpr: Floats, tpr: Floats, delta: float) -> Floats:
-        """The least member that explains (FPR at most, TPR at least)."""
+        """The least member that explains (FPR at most, TPR at least) by TPR <= e^epsilon FPR + delta.
+
+        The other inequality is this one for the mirrored test, which looks for trials without the unit.
+        """
 
     @abstractmethod
     def epsilon(self, strength: float, delta: float) -> float:
@@ -85,8 +88,8 @@ class Profile(Curve):
 
     Its family is the claim beside a further release of pure cost s: (epsilon + s, delta(epsilon)) for all epsilon; a
     negative s is less than the claim. The least s that explains the rates is the largest over epsilon of
-    ln((TPR - delta(epsilon)) / FPR) - epsilon, and the same for the mirrored test. At the claimed pair alone this is
-    the bound for any mechanism; the other pairs can only add to it. s > 0 exactly if the rates contradict the claim.
+    ln((TPR - delta(epsilon)) / FPR) - epsilon. At the claimed pair alone this is the bound for any mechanism; the
+    other pairs can only add to it. s > 0 exactly if the rates contradict the claim.
     """
 
     epsilons: tuple[float, ...] = field(repr=False)
@@ -122,10 +125,8 @@ class Profile(Curve):
 
 
 def log_excess(fpr: Floats, tpr: Floats, delta: float | Floats) -> Floats:
-    """The least epsilon at delta that explains both kinds of error; negative if none is needed."""
-    hit = np.log(np.maximum(tpr - delta, TINY) / np.maximum(fpr, TINY))
-    miss = np.log(np.maximum(1 - fpr - delta, TINY) / np.maximum(1 - tpr, TINY))
-    found: Floats = np.maximum(hit, miss)
+    """The least epsilon at delta that explains TPR <= e^epsilon FPR + delta; negative if none is needed."""
+    found: Floats = np.log(np.maximum(tpr - delta, TINY) / np.maximum(fpr, TINY))
     return found
 
 
