@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import dp_accounting
 import numpy as np
@@ -73,12 +74,11 @@ def discrete_gaussian() -> Audited:
     return Audited(claim, Profile.of(deltas, epsilon, DELTA), scores)
 
 
-def randomised_response() -> Audited:
-    lie = 2 / (1 + math.e)  # the part of the answers that is a coin's
+def randomised_response(epsilon: float) -> Audited:
+    lie = 2 / (1 + math.exp(epsilon))  # the part of the answers that is a coin's
 
     def scores(draw: np.random.Generator, trials: int, noise: float) -> Scores:
-        wrong = lie * noise / 2
-        said = draw.random((2, trials)) >= wrong
+        said = draw.random((2, trials)) >= lie * noise / 2
         return Scores(said[0].astype(np.float64), (~said[1]).astype(np.float64))
 
     event = dp_accounting.RandomizedResponseDpEvent(lie, 2)
@@ -106,10 +106,11 @@ def subsampled() -> Audited:
     return audited(dpsgd_events(rate, deviation, steps), DELTA, scores)
 
 
-MECHANISMS = {
+MECHANISMS: dict[str, Callable[[], Audited]] = {
     "Gaussian": gaussian,
     "discrete Gaussian": discrete_gaussian,
-    "randomised response": randomised_response,
+    "randomised response": partial(randomised_response, 1.0),
+    "randomised response, epsilon 4": partial(randomised_response, 4.0),
     "Laplace": laplace,
     "Poisson-sampled Gaussian": subsampled,
 }
@@ -123,7 +124,8 @@ def violated(one: Audited, trials: int, seed: int, noise: float = 1.0) -> bool:
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_correct_mechanism_is_called_violated_in_at_most_5_percent_of_300_audits(name: str) -> None:
-    """The rate is at most 1 % (measured: 0 to 0.9 %), at which 16 of 300 have probability 1e-7."""
+    """At the highest rate there is, 2.5 %, for a large epsilon, more than 15 of 300 have probability 0.5 %; at the
+    0.7 % of the others, 1e-9. The draws are fixed."""
     one = MECHANISMS[name]()
     assert sum(violated(one, 1000, seed) for seed in range(300)) <= 15
 
@@ -136,7 +138,7 @@ def test_a_broken_one_always_is(name: str) -> None:
 
 def test_the_gaussian_bound_accuses_the_innocent() -> None:
     """Why the claim must choose: exact (1, 0)-DP is far from what Gaussian noise of epsilon 1 at 1e-5 allows."""
-    scores = randomised_response().scores(Rng.seeded(0).child("releases").numpy(), 20_000, 1.0)
+    scores = randomised_response(1.0).scores(Rng.seeded(0).child("releases").numpy(), 20_000, 1.0)
     assert epsilon_lower_bound(scores, DELTA, Rng.seeded(0), curve=GaussianNoise()).epsilon > 5
     assert 0.9 < epsilon_lower_bound(scores, DELTA, Rng.seeded(0)).epsilon <= 1
     coarse = discrete_gaussian()
@@ -151,6 +153,7 @@ def test_a_claim_gives_its_curve() -> None:
         "Gaussian": GaussianNoise,
         "discrete Gaussian": Profile,
         "randomised response": AnyMechanism,
+        "randomised response, epsilon 4": AnyMechanism,
         "Laplace": AnyMechanism,
         "Poisson-sampled Gaussian": Profile,
     }
