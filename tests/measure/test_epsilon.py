@@ -145,19 +145,19 @@ def test_runs_are_combined_by_pooling_what_was_judged() -> None:
 def test_the_largest_of_many_seeds_accuses_and_all_of_them_together_do_not() -> None:
     """Yes-or-no audits of exact (1, 0)-DP with 60 seeds each. One seed is too high in 0.3 %, so the largest in 17 %.
 
-    False alarms of this test: fewer than 2 of 40 at 17 % have probability 0.5 %, more than 2 at 0.3 % have 2e-4; the
-    draws are fixed.
+    False alarms of this test: none of 20 at 17 % has probability 2 %, more than 1 at 0.3 % has 2e-3; the draws are
+    fixed.
     """
     right = 1 / (1 + math.e)
     largest, pooled = [], []
-    for audit in range(40):
+    for audit in range(20):
         draw = Rng.seeded(audit).child("responses").numpy()
         hits, alarms = draw.binomial(200, 1 - right, 60).tolist(), draw.binomial(200, right, 60).tolist()
         bounds = [epsilon_from_decisions(h, 200, a, 200, 0.0) for h, a in zip(hits, alarms, strict=True)]
         largest.append(max(bound.epsilon for bound in bounds))
         pooled.append(combined(bounds).epsilon)
-    assert sum(epsilon > 1 for epsilon in largest) >= 2
-    assert sum(epsilon > 1 for epsilon in pooled) <= 2
+    assert sum(epsilon > 1 for epsilon in largest) >= 1
+    assert sum(epsilon > 1 for epsilon in pooled) <= 1
     assert min(pooled) > 0.9
 
 

@@ -42,9 +42,7 @@ def reachable(released: Array, exact: Array, deviation: float, dtype: type[np.fl
     """Whether some float z gives exactly this by exact + deviation * z, computed in ``dtype``."""
     seen, about = released.astype(dtype), exact.astype(dtype)
     scale = dtype(deviation)
-    found: NDArray[np.bool_] = (
-        seen != released
-    )  # what is no float of this type was computed otherwise: it rules nothing out
+    found: NDArray[np.bool_] = seen != released  # no float of this type: computed otherwise, and rules nothing out
     z = ((seen.astype(np.float64) - about.astype(np.float64)) / float(scale)).astype(dtype)
     down = z
     for _ in range(NEIGHBOURS + 1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import chi2
@@ -100,23 +100,27 @@ def audit_seed(
 ) -> SeedFinding:
     """``records`` may be few; the release must have enough coordinates for equal ones to mean equal noise."""
     require(draws >= PILOT, "draws", draws, f"must be at least {PILOT}")
+    pilot = [mechanism.seeded(records, mechanism.seed(rng.child("pilot", draw))).ravel() for draw in range(PILOT)]
+    bits, given = _chance_bits(np.stack(pilot)), mechanism.seed_bits
+    nothing = SeedFinding(given, given, draws, 0, bits, delta, confidence)
+    if not nothing.tells:
+        return nothing
     live = live_bits(mechanism, records, rng.child("bits"))
-    if live < mechanism.seed_bits:
-        draws = PILOT  # what is already known needs no birthdays
+    if live < given:  # what is already known needs no birthdays
+        return replace(nothing, live=live)
+    return replace(nothing, coincidences=_coincidences(mechanism, records, draws, rng))
+
+
+def _coincidences(mechanism: Mechanism, records: Array, draws: int, rng: Rng) -> int:
+    """How many of so many seeds release what an earlier one did, and go on to do so."""
     seeds: dict[bytes, int] = {}
-    pilot, coincidences = [], 0
+    found = 0
     for draw in range(draws):
         seed = mechanism.seed(rng.child("birthday", draw))
-        released = mechanism.seeded(records, seed)
-        if draw < PILOT:
-            pilot.append(released.ravel())
-        first = seeds.setdefault(released.tobytes(), seed)
+        first = seeds.setdefault(mechanism.seeded(records, seed).tobytes(), seed)
         if first != seed:
-            coincidences += _stream(mechanism, records, first) == _stream(mechanism, records, seed)
-    if live < mechanism.seed_bits:
-        coincidences = 0
-    bits = _chance_bits(np.stack(pilot))
-    return SeedFinding(mechanism.seed_bits, live, draws, coincidences, bits, delta, confidence)
+            found += _stream(mechanism, records, first) == _stream(mechanism, records, seed)
+    return found
 
 
 def _stream(mechanism: Mechanism, records: Array, seed: int) -> tuple[bytes, ...]:
