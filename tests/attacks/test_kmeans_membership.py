@@ -87,7 +87,7 @@ def audited(
     )
     scores = optimal_scores(inside, outside, stated, trials, Rng.seeded(seed).child("trials"))
     promise = CentralNoise(stated).guarantee(protocol.facts(federation(True), DELTA))
-    found = measure_membership(scores, DELTA, Rng.seeded(seed)).best
+    found = measure_membership(scores, DELTA, promise, Rng.seeded(seed)).bound
     return audit(scores, promise, Rng.seeded(seed)), found.epsilon, promise.epsilon
 
 
@@ -218,7 +218,7 @@ def test_without_noise_one_look_is_enough() -> None:
     views = {inside: [view_of(inside, None, seed) for seed in range(3)] for inside in (True, False)}
     scores = scored(CostTest(RECORD), views)
     assert scores.inside.min() > scores.outside.max()
-    found = measure_membership(scores, DELTA, Rng.seeded(0))
+    found = measure_membership(scores, DELTA, None, Rng.seeded(0))
     assert found.auc.estimate == 1
     assert not found.at_0_1_percent.is_resolved  # three runs cannot show so small a rate
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from coterie.learn.clusters.clipping import Clip, RecordClip, Unclipped
 from coterie.learn.clusters.lloyd import Points, cluster_sums, nearest, packed_outer_products
 from coterie.measure.claims import Outcome, Promise, judge_guarantee
-from coterie.measure.epsilon import Scores, gaussian_epsilon_lower_bound
+from coterie.measure.curves import curve_of
+from coterie.measure.epsilon import Scores, epsilon_lower_bound
 from coterie.measure.intervals import Floats
 from coterie.privacy.accounting import Level, Trust, guarantee_of
 from coterie.rng import Rng
@@ -52,7 +53,8 @@ def audited(inside: Tensor, outside: Tensor, deviation: float, seed: int) -> Pro
     claim = guarantee_of(
         [dp_accounting.GaussianDpEvent(MULTIPLIER)], DELTA, Level.RECORD, Trust.TRUSTED_AGGREGATOR, clip=BOUND
     )
-    return judge_guarantee(claim, [gaussian_epsilon_lower_bound(scores, DELTA, Rng.seeded(seed))])
+    bound = epsilon_lower_bound(scores, DELTA, Rng.seeded(seed), curve=curve_of(claim))
+    return judge_guarantee(claim, [bound])
 
 
 @pytest.mark.parametrize("seed", range(3))

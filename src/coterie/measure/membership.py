@@ -20,13 +20,13 @@ from coterie.flow.protocol import Protocol
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots, Turn
 from coterie.measure.claims import Promise, judge_guarantee
+from coterie.measure.curves import curve_of
 from coterie.measure.epsilon import (
     EpsilonBound,
     LowFpr,
     Scores,
     auc,
     epsilon_lower_bound,
-    gaussian_epsilon_lower_bound,
     tpr_at,
 )
 from coterie.measure.intervals import CONFIDENCE, Floats, Interval
@@ -37,35 +37,30 @@ from coterie.wire.messages import Contributions, Kind, Published
 
 @dataclass(frozen=True)
 class Membership:
-    """One test on one target: its curve's usual figures, and lower bounds on epsilon at 95 % confidence together."""
+    """One test on one target: its curve's usual figures, and a lower bound on epsilon at 95 % confidence."""
 
     auc: Interval
     at_1_percent: LowFpr
     at_0_1_percent: LowFpr
-    any_mechanism: EpsilonBound
-    gaussian: EpsilonBound
-
-    @property
-    def best(self) -> EpsilonBound:
-        return max((self.any_mechanism, self.gaussian), key=lambda bound: bound.epsilon)
+    bound: EpsilonBound
 
 
-def measure_membership(scores: Scores, delta: float, rng: Rng, error: float = 1 - CONFIDENCE) -> Membership:
-    """Both bounds together err with this probability at most: each is given half of it."""
-    confidence = 1 - error / 2
+def measure_membership(
+    scores: Scores, delta: float, claim: Guarantee | None, rng: Rng, error: float = 1 - CONFIDENCE
+) -> Membership:
+    """The claim's own trade-off curve chooses the bound; without a claim it is the one for any mechanism."""
     return Membership(
         auc(scores),
         tpr_at(scores, 0.01),
         tpr_at(scores, 0.001),
-        epsilon_lower_bound(scores, delta, rng.child("any mechanism"), confidence),
-        gaussian_epsilon_lower_bound(scores, delta, rng.child("gaussian"), confidence),
+        epsilon_lower_bound(scores, delta, rng.child("bound"), 1 - error, curve_of(claim)),
     )
 
 
 def audit(scores: Scores, claim: Guarantee, rng: Rng, delta: float | None = None) -> Promise:
     """The claim beside what the test proves, at the claim's own delta."""
-    found = measure_membership(scores, claim.delta if delta is None else delta, rng)
-    return judge_guarantee(claim, [found.any_mechanism, found.gaussian])
+    found = measure_membership(scores, claim.delta if delta is None else delta, claim, rng)
+    return judge_guarantee(claim, [found.bound])
 
 
 @dataclass(frozen=True)

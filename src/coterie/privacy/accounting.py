@@ -48,7 +48,7 @@ def guarantee_of(
     epsilon = epsilon_of(events, delta, neighbours)
     if math.isinf(epsilon):
         return Guarantee.none("a release without noise, or delta=0 with Gaussian noise, costs infinity", level, trust)
-    return Guarantee(epsilon, delta, level, trust, neighbours)
+    return Guarantee(epsilon, delta, level, trust, neighbours, events=tuple(events))
 
 
 def epsilon_of(
@@ -93,10 +93,24 @@ def delta_of(
     precision: float = PRECISION,
 ) -> float:
     """The delta that all events together cost at this epsilon."""
-    require(epsilon >= 0, "epsilon", epsilon, "must not be negative")
+    return deltas_of(events, [epsilon], neighbours, precision)[0]
+
+
+def deltas_of(
+    events: Sequence[DpEvent],
+    epsilons: Sequence[float],
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+    precision: float = PRECISION,
+) -> list[float]:
+    """The delta at each of many epsilons; the events are composed once."""
+    require(min(epsilons) >= 0, "epsilon", min(epsilons), "must not be negative")
     if not events:
-        return 0.0
-    return float(_accountant(events, neighbours, precision).get_delta(epsilon))
+        return [0.0] * len(epsilons)
+    accountant = _accountant(events, neighbours, precision)
+    if isinstance(accountant, PLDAccountant) and len(epsilons) > 1:  # it takes all at once
+        found = accountant.get_delta(list(epsilons))
+        return [1.0] * len(epsilons) if isinstance(found, int) else [float(delta) for delta in found]
+    return [float(accountant.get_delta(epsilon)) for epsilon in epsilons]
 
 
 class _PldAccountant(PLDAccountant):  # type: ignore[misc]  # the library is untyped

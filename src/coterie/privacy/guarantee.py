@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from dp_accounting import DpEvent
 
 from coterie.errors import require
 from coterie.learn.sgd import Local
@@ -46,6 +48,7 @@ class Guarantee:
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE
     proven: bool = True
     why_not: str = ""
+    events: tuple[DpEvent, ...] = field(default=(), repr=False)  # what it is the price of; none: not told
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")

@@ -291,7 +291,7 @@ def test_what_it_claims() -> None:
     shared, masks = Mingling().guarantee(facts), Mingling(cipher=PairwiseMasks()).guarantee(facts)
     assert not shared.proven
     assert shared.trust is Trust.NO_COLLUSION
-    assert "no client hands it the shared key" in str(shared)
+    assert "no client hands it the shared key" in shared.trust.value
     assert masks.trust is Trust.SECURE_SUMS
 
 

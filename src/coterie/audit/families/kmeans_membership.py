@@ -45,8 +45,8 @@ class KMeansMembership(ClusteringFamily):
         planned = getattr(guard, "noise", None) or dict.fromkeys(protocol.releases(), NO_NOISE)
         scores = optimal_scores(inside, outside, planned, TRIALS, rng.child("trials"))
         error = (1 - CONFIDENCE) / 2 ** (1 + seed - subject.seed)  # all seeds' together, however many there are
-        found = measure_membership(scores, DELTA, rng.child("bounds"), error)
         promise = guard.guarantee(protocol.facts(scene.federation, DELTA))
+        found = measure_membership(scores, DELTA, promise, rng.child("bounds"), error)
         knew = "all other records, and how the noise was drawn"
         drawn, answers = np.concatenate([scores.inside, scores.outside]), np.arange(2 * TRIALS) < TRIALS
         finding = judge_scores(drawn, answers, [None] * len(drawn), "membership test", knew, "releases")
@@ -57,7 +57,7 @@ class KMeansMembership(ClusteringFamily):
             seconds=seconds,
             upload_bytes=ring.traffic.up_a_client,
             memory_bytes=peak_memory(),
-            promise=claimed(promise, [found.any_mechanism, found.gaussian]),
+            promise=claimed(promise, [found.bound]),
         )
 
 

@@ -334,7 +334,7 @@ def member_tests(epsilon: float | None, runs: int, shadows: int, seed: int) -> R
     results: Result = {"claim": promise.epsilon if promise is not None else math.inf}
     for name, test in tests.items():
         sides = [[test.infer(view, Auxiliary(), rng).scores[membership.TARGET] for view in views] for views in seen]
-        results[name] = _plain(measure_membership(Scores(*map(_array, sides)), DELTA, rng.child(name)))
+        results[name] = _plain(measure_membership(Scores(*map(_array, sides)), DELTA, promise, rng.child(name)))
     return results
 
 
@@ -348,7 +348,7 @@ def one_release(epsilon: float, part_of_the_noise: float, trials: int, seed: int
     inside, outside = (Releases.of(protocol, case.federation(there), real, rng) for there in (True, False))
     scores = optimal_scores(inside, outside, stated, trials, rng.child("trials"))
     promise = CentralNoise(stated).guarantee(protocol.facts(case.federation(True), DELTA))
-    return {"claim": promise.epsilon, "sums": _plain(measure_membership(scores, DELTA, rng))}
+    return {"claim": promise.epsilon, "sums": _plain(measure_membership(scores, DELTA, promise, rng))}
 
 
 def _array(values: list[float]) -> Any:
@@ -360,5 +360,5 @@ def _plain(found: Membership) -> Result:
         "auc": [found.auc.estimate, found.auc.low, found.auc.high],
         "tpr at 1 %": found.at_1_percent.tpr.estimate,
         "tpr at 0.1 %": found.at_0_1_percent.tpr.estimate if found.at_0_1_percent.is_resolved else None,
-        "epsilon": found.best.epsilon,
+        "epsilon": found.bound.epsilon,
     }
