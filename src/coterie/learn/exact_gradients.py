@@ -54,6 +54,7 @@ def most_units(width: int) -> int:
     return min(EXACT // width - 1, FINEST)
 
 
+@np.errstate(all="ignore")  # what overflows or is not a number is found by its norm, and counts as zero
 def exact_dense_sums(
     inputs: Sequence[Tensor], deltas: Sequence[Tensor], clip: float, units: int
 ) -> list[tuple[Tensor, Tensor]]:
@@ -90,16 +91,13 @@ def _scales(pairs: Sequence[tuple[Tensor, Tensor]], clip: float, units: int) -> 
     squared = np.zeros(pairs[0][0].shape[0] * pairs[0][0].shape[1])
     for given, delta in pairs:
         squared += (_squares(given) + 1) * _squares(delta)
-    with np.errstate(invalid="ignore"):
-        scales = np.asarray(AIM * units / np.maximum(np.sqrt(squared), clip))
-    return np.where(np.isfinite(squared), scales, 0.0)
+    return np.where(np.isfinite(squared), AIM * units / np.maximum(np.sqrt(squared), clip), 0.0)
 
 
 def _squares(rows: Tensor) -> Doubles:
     """(clients * batch,), from a kernel that sees one row at a time."""
     flat = rows.flatten(0, 1).numpy()
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.asarray(np.einsum("ij,ij->i", flat, flat), dtype=np.float64)
+    return np.asarray(np.einsum("ij,ij->i", flat, flat), dtype=np.float64)
 
 
 class _Rounded:
@@ -117,9 +115,8 @@ class _Rounded:
         most = EXACT / (2 * units)
         ratio = min(max(math.sqrt(given.shape[2] / delta.shape[2]), 1 / most), most)
         long, short = np.sqrt(_squares(given)), np.sqrt(_squares(delta))
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            alpha = np.sqrt(scales * ratio * short / long)
-            beta = scales / alpha
+        alpha = np.sqrt(scales * ratio * short / long)
+        beta = scales / alpha
         usable = np.isfinite(alpha) & np.isfinite(beta) & (alpha > 0)
 
         def whole(rows: Tensor, factors: Doubles) -> Tensor:
@@ -131,8 +128,7 @@ class _Rounded:
 
     def squared(self) -> Doubles:
         given, delta, bias = (exact_squares(part.flatten(0, 1)) for part in (self.given, self.delta, self.bias))
-        with np.errstate(invalid="ignore"):
-            return given * delta + bias
+        return given * delta + bias
 
     def overwrite(self, places: Tensor, other: _Rounded) -> None:
         self.given[places], self.delta[places], self.bias[places] = other.given[0], other.delta[0], other.bias[0]

@@ -65,7 +65,7 @@ class NoiseGrid:
 
     @staticmethod
     def planned(multiplier: float, most: int, least: int = LEAST_UNITS, shares: int = 1) -> NoiseGrid:
-        """The cheapest noise whose ``multiplier`` is at least this one, and exceeds it by 1 / ``least`` at most.
+        """The cheapest noise whose ``multiplier`` is at least this one, and larger by a part of 2 / ``least`` at most.
 
         ``most`` is how many units the kernel that adds up can take; ``shares`` how many draws the sum holds for certain
         (those of colluders do not count).

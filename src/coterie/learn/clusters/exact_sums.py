@@ -88,8 +88,9 @@ def unpacked_products(packed: Tensor, features: int) -> Tensor:
 
 
 def _upper(features: int) -> Tensor:
+    """Where the upper triangle lies in the flat matrix."""
     rows, columns = torch.triu_indices(features, features)
-    return rows * features + columns
+    return torch.add(rows * features, columns)
 
 
 def _pack_weights(features: int) -> Tensor:
