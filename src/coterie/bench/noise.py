@@ -16,7 +16,7 @@ from coterie.bench.registry import Options
 from coterie.learn.clusters.clipping import RecordClip
 from coterie.learn.clusters.exact_sums import RECORD_UNITS, exact_cluster_sums, exact_outer_products
 from coterie.learn.clusters.lloyd import Points, cluster_sums, nearest, packed_outer_products
-from coterie.learn.exact_gradients import exact_dense_sums, gradient_step, most_units
+from coterie.learn.exact_gradients import LEAST_UNITS, exact_dense_sums, gradient_step, most_units
 from coterie.learn.models.bundled import fcnn
 from coterie.learn.models.model import Batch
 from coterie.learn.params import flatten, stack
@@ -103,8 +103,8 @@ def private_step(options: Options, clients: int = 20, width: int = 50) -> Iterat
     y = torch.randint(0, 10, (clients, width), generator=generator)
     ones, active = torch.ones(clients, width), torch.ones(clients, dtype=torch.bool)
     batch = Batch(x, y, ones, ones.sum(1), active)
-    grid = NoiseGrid.planned(1.0, most_units(width))
-    step, root = gradient_step(1.0, grid.units), Secrets.seeded(options.seed)
+    grid = NoiseGrid.planned(1.0, most_units(width), LEAST_UNITS)
+    step, root = gradient_step(1.0, grid.units, [(784, 200), (200, 10)]), Secrets.seeded(options.seed)
 
     def exact() -> torch.Tensor:
         inputs, masks, logits = model._forward(params, batch)

@@ -94,10 +94,10 @@ class DiscreteGaussian:
     def blocks(self, count: int, secrets: Secrets) -> Iterator[tuple[slice, NDArray[np.signedinteger]]]:
         """So many draws, block by block, in one buffer: use one up before the next."""
         width = np.int32 if self.largest < 2**31 else np.int64  # numpy is twice as fast on the narrower
-        sampler = _Sampler(table(SIGMA), secrets, np.empty(min(BLOCK, count), dtype=width))
+        sampler = _Sampler(table(SIGMA), secrets, self.levels, np.empty(min(BLOCK, count), dtype=width))
         for start in range(0, count, BLOCK):
             size = min(BLOCK, count - start)
-            yield slice(start, start + size), sampler.next(size, self.levels)
+            yield slice(start, start + size), sampler.next(size)
 
 
 def unevenness(t: float) -> float:
@@ -140,13 +140,18 @@ class Table:
     high: NDArray[np.uint64]  # the upper and lower words of the distribution function
     low: NDArray[np.uint64]
     cells: NDArray[np.int16]
+    firsts: NDArray[np.int32]  # how many bounds lie below each cell
+    crowded: NDArray[np.bool_]  # where more than one lies in it
 
     def settle(self, cells: NDArray[np.uint16], rest: Keystream) -> NDArray[np.int16]:
         """Draws whose first 16 bits are these, from further bits."""
         drawn = cells.astype(np.uint64) << np.uint64(64 - CELL_BITS)
         drawn |= rest.words(len(cells)) >> np.uint64(CELL_BITS)
-        below = np.searchsorted(self.high, drawn, side="right")
-        for tie in np.flatnonzero(self.high[np.maximum(below, 1) - 1] == drawn):  # once in 2^64: not settled yet
+        below = self.firsts.take(cells)
+        below += drawn >= self.high.take(below)  # all that is left to ask where a cell has one bound in it
+        many = np.flatnonzero(self.crowded.take(cells))
+        below[many] = np.searchsorted(self.high, drawn[many], side="right")
+        for tie in np.flatnonzero(self.high.take(below - 1) == drawn):  # once in 2^64: not settled yet
             first = int(np.searchsorted(self.high, drawn[tie], side="left"))
             among = self.low[first : below[tie]]
             below[tie] = first + np.searchsorted(among, rest.words(1)[0], side="right")
@@ -170,7 +175,8 @@ def table(sigma: int) -> Table:
     before = np.searchsorted(high, starts, side="left")
     until = np.searchsorted(high, starts | np.uint64((1 << (64 - CELL_BITS)) - 1), side="right")
     cells = np.where(before == until, before - reach, _HARD).astype(np.int16)
-    return Table(reach, high, low, cells)
+    firsts = np.minimum(before, len(high) - 1).astype(np.int32)
+    return Table(reach, high, low, cells, firsts, until - before != 1)
 
 
 def _weights(sigma: int, reach: int) -> list[int]:
@@ -188,25 +194,23 @@ def _weights(sigma: int, reach: int) -> list[int]:
 class _Sampler:
     """Buffers and streams of one vector of noise."""
 
-    def __init__(self, table: Table, secrets: Secrets, buffer: NDArray[np.signedinteger]) -> None:
-        self._table, self._total = table, buffer
+    def __init__(self, table: Table, secrets: Secrets, levels: int, buffer: NDArray[np.signedinteger]) -> None:
+        self._table, self._levels, self._total = table, levels, buffer
         self._cells, self._rest = secrets.child("cells").stream(), secrets.child("rest").stream()
-        self._raw = np.empty(2 * len(buffer) + Keystream.SPARE + 1, dtype=np.uint8)
-        self._drawn = np.empty(len(buffer), dtype=np.int16)
+        self._raw = np.empty(2 * levels * len(buffer) + Keystream.SPARE + 1, dtype=np.uint8)
+        self._drawn = np.empty(levels * len(buffer), dtype=np.int16)
 
-    def next(self, count: int, levels: int) -> NDArray[np.signedinteger]:
+    def next(self, count: int) -> NDArray[np.signedinteger]:
         """The next so many draws, in a buffer that the call after this one overwrites."""
-        total = self._total[:count]
-        total[:] = self._level(count)
-        for _ in range(levels - 1):
-            total *= RADIX
-            total += self._level(count)
-        return total
-
-    def _level(self, count: int) -> NDArray[np.int16]:
-        drawn, cells = self._drawn[:count], self._raw[: 2 * count].view("<u2")
-        self._cells.fill(self._raw, 2 * count)
+        size = self._levels * count
+        drawn, cells = self._drawn[:size], self._raw[: 2 * size].view("<u2")
+        self._cells.fill(self._raw, 2 * size)
         self._table.cells.take(cells, out=drawn, mode="wrap")
         hard = np.flatnonzero(drawn == _HARD)
         drawn[hard] = self._table.settle(cells[hard], self._rest)
-        return drawn
+        total, (coarsest, *finer) = self._total[:count], drawn.reshape(self._levels, count)
+        total[:] = coarsest
+        for level in finer:
+            total *= RADIX
+            total += level
+        return total
