@@ -126,6 +126,15 @@ def test_models_rows_stand_alone_at_one_width() -> None:
     assert not stands_alone(lambda x: x * torch.arange(32.0).view(1, -1, 1), batch.x)
 
 
+def test_products_of_lower_precision_are_refused() -> None:
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with pytest.raises(InvalidInput, match="float32 matmul precision='medium'"):
+            exact_dense_sums(*random_layers(0), CLIP, 1000)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_bounds_that_float32_cannot_add_up_are_refused() -> None:
     layers = random_layers(0)
     assert most_units(50) * 50 < 2**24

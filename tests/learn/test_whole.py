@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import InvalidInput
-from coterie.learn.whole import exact_squares, radius, row_factors, squared_norms, step_of, tight_rows, whole_rows
+from coterie.learn.whole import (
+    exact_row_sum,
+    exact_squares,
+    radius,
+    row_factors,
+    squared_norms,
+    step_of,
+    tight_rows,
+    whole_rows,
+)
 from coterie.rng import Rng
 
 
@@ -86,6 +95,14 @@ def test_a_row_s_place_and_neighbours_do_not_matter() -> None:
             assert torch.equal(row_factors(rows[start : start + 1].clone(), 1.0, 1000.0), whole[start : start + 1])
 
 
+@pytest.mark.parametrize("units", [1000, 1 << 20, 1 << 40])
+def test_sums_of_rows_are_the_same_in_any_order(units: int) -> None:
+    rows = torch.randn(300, 20, generator=Rng.seeded(2).torch())
+    expected = as_ints(whole_rows(rows, 2.0, units)).sum(0)
+    assert exact_row_sum(rows.flip(0), 2.0, units).tolist() == expected.tolist()
+    assert (exact_row_sum(rows[:7], 2.0, units) + exact_row_sum(rows[7:], 2.0, units)).tolist() == expected.tolist()
+
+
 def test_squares_prove_themselves_or_are_infinite() -> None:
     below, above = torch.full((1, 16), 1023.0), torch.full((1, 17), 1024.0)
     assert exact_squares(below).tolist() == [16 * 1023**2]
@@ -102,6 +119,8 @@ def test_what_has_no_grid_is_named() -> None:
         whole_rows(rows, 0.0, 100)
     with pytest.raises(InvalidInput, match="units=4 must be at least 6 for rows of 100 entries"):
         whole_rows(rows, 1.0, 4)
+    with pytest.raises(InvalidInput, match=r"must be below 2\^53"):
+        exact_row_sum(rows, 1.0, 1 << 53)
     with pytest.raises(InvalidInput, match="double precision"):
         radius(1 << 20, 1 << 22, torch.float32)
     with pytest.raises(InvalidInput, match="too few"):

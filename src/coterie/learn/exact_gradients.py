@@ -65,6 +65,8 @@ def exact_dense_sums(
     of zero. An example whose squares overflow, or that has NaN, counts as zero.
     """
     require_bound(clip)
+    precision = torch.get_float32_matmul_precision()
+    require(precision == "highest", "float32 matmul precision", precision, "must be 'highest' for products to be exact")
     width = inputs[0].shape[1]
     require(1 <= units <= most_units(width), "units", units, f"must lie in 1..{most_units(width)} for width {width}")
     pairs = list(zip(inputs, deltas, strict=True))

@@ -77,6 +77,12 @@ def whole_rows(rows: Tensor, bound: float, units: int, out: Tensor | None = None
     return scaled.round_()
 
 
+def exact_row_sum(rows: Tensor, bound: float, units: int) -> Tensor:
+    """The sum of ``whole_rows``, (length,) int64: for examples' gradients that have been built, or models."""
+    require(len(rows) * units < 2**53, "rows * units", len(rows) * units, "must be below 2^53; add up in parts")
+    return whole_rows(rows, bound, units).sum(0, dtype=torch.float64).long()
+
+
 def tight_rows(rows: Tensor, bound: float, units: int, out: Tensor | None = None) -> tuple[Tensor, float]:
     """As ``whole_rows`` where ``units`` are so few that half a root of the length off them would be felt.
 

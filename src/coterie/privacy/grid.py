@@ -16,8 +16,8 @@ deviation sqrt(s^2 - r^2) releases, and costs no more: in any dimension, under a
 for every accountant. With r = 2 the distance is 1.1e-34, and of s = 524,352 steps the accountant is told 524,352 -
 4e-6.
 
-That is tighter than pricing by concentrated DP (Canonne, Kamath and Steinke 2020, rho = 1 / 2z^2 for
-vectors), and unlike a privacy loss distribution of the one-dimensional mechanism it is proven for vectors.
+That is tighter than pricing by concentrated DP (Canonne, Kamath and Steinke 2020: rho = 1 / 2z^2, for vectors too), and
+unlike a privacy loss distribution of the one-dimensional mechanism it is proven for vectors.
 
 Noise in shares: the sum of n draws of sigma s is the discrete Gaussian of sigma s sqrt(n) up to the ``sum_distance``
 (as Kairouz, Liu and Steinke 2021 have it, with the same exponents).
