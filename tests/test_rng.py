@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import math
+import pickle
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 
-from coterie.errors import InvalidInput
+from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.turn import Roots, Turn
-from coterie.rng import Rng
+from coterie.rng import Rng, Secrets
 from coterie.wire.messages import Kind
 
 
@@ -67,3 +73,56 @@ def test_draws_follow_from_the_seed_and_secrets_from_their_own_root() -> None:
     seeded = Turn(3, Roots.seeded(0).child("clients"))
     assert seeded.draws(7, "x") == seeded.secrets(7, "x")  # in a simulation both are known
     assert one.draws(7, "batches") == seeded.draws(7, "batches")
+
+
+def test_secrets_have_256_bits_and_streams_by_name() -> None:
+    """Two nodes agree in a word of their streams once in 2^64; 200 nodes give 200 streams."""
+    root = Secrets.seeded(3)
+    assert root.child("a", 1).bytes(64) == root.child("a", 1).bytes(64)
+    names: list[tuple[str | int, ...]] = [("a", "b"), ("a/b",), ("a", 1), ("a", "1"), ("ab",), ("a", ""), ()]
+    nodes = [root, *(root.child(*name) for name in names), root.child("a").child("b"), *map(Secrets.seeded, range(190))]
+    assert len({node.bytes(16) for node in nodes[:-190]}) == len(names) + 2
+    assert len({node.bytes(16) for node in nodes}) == len(nodes) - 1  # the root is one of the 190
+    with pytest.raises(InvalidInput, match=r"len\(key\)=16 must be 32 bytes"):
+        Secrets(bytes(16), reproducible=True)
+
+
+def test_every_bit_of_a_key_matters() -> None:
+    """No door of fewer bits: each of the 256 changes the stream, and each of its words."""
+    words = {Secrets((1 << bit).to_bytes(32, "little"), reproducible=True).words(4).tobytes() for bit in range(256)}
+    assert len(words) == 256
+    assert len({word[:8] for word in words}) == 256
+
+
+def test_a_stream_is_read_on_and_a_node_from_its_beginning() -> None:
+    node = Secrets.seeded(3).child("noise")
+    stream = node.stream()
+    assert np.array_equal(np.concatenate([stream.words(3), stream.words(40_000)]), node.words(40_003))
+    assert node.words(5).tobytes() == node.bytes(40)
+    assert node.bytes(3) == node.bytes(7)[:3]
+
+
+def test_secret_words_are_uniform() -> None:
+    """Ones among 6.4 million bits within six standard errors (once in 5e8 keys), in every place of a word."""
+    words = Secrets.seeded(4).words(100_000)
+    for place in range(64):
+        ones = int(((words >> np.uint64(place)) & np.uint64(1)).sum())
+        assert abs(ones - 50_000) < 6 * math.sqrt(25_000)
+
+
+def test_who_may_know_a_secret_is_part_of_it() -> None:
+    assert Secrets.seeded(0).child("x", 2).reproducible
+    assert not Secrets.from_entropy().child("x", 2).reproducible
+    assert Secrets.from_entropy().bytes(32) != Secrets.from_entropy().bytes(32)
+    with pytest.raises(InvalidInput, match="seed=-1"):
+        Secrets.seeded(-1)
+
+
+@pytest.mark.parametrize("leave", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_secret_stays_where_it_is(leave: Callable[[object], object]) -> None:
+    node = Secrets.seeded(0)
+    assert repr(node) == str(node) == "Secrets(reproducible=True)"
+    for secret in (node, node.stream()):
+        with pytest.raises(NotPermitted, match="cannot be pickled or copied"):
+            leave(secret)
+    assert not hasattr(node, "__dict__")

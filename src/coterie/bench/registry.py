@@ -49,6 +49,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "ciphers": Benchmark("sealed sums beside TenSEAL and the paper's tables", "coterie.bench.ciphers:ciphers"),
     "kmeans": Benchmark("FedDP-KMeans: a loop, the public code, ten million points", "coterie.bench.kmeans:kmeans"),
+    "noise": Benchmark("discrete noise and exact sums beside floats", "coterie.bench.noise:noise"),
     "peers": Benchmark("Flower's simulation and pfl, if given", "coterie.bench.beside_peers:peers"),
 }
 

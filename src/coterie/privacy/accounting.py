@@ -69,6 +69,31 @@ def epsilon_of(
     return float(_accountant(events, neighbours, precision).get_epsilon(delta))
 
 
+def epsilon_at_distance(
+    events: Sequence[DpEvent],
+    delta: float,
+    distance: float,
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+    precision: float = PRECISION,
+) -> float:
+    """The epsilon of what is within this total variation of a mechanism that these events describe.
+
+    If the mechanism costs (epsilon, delta'), its neighbour in total variation costs (epsilon, delta' + (1 + e^epsilon)
+    distance): both probabilities that are compared are off by at most the distance. A part of delta is set aside for
+    it, the least of a few that is enough. Discrete noise (``coterie.privacy.grid.NoiseGrid``) has distances around
+    1e-33 an entry, which a billionth of delta pays for.
+    """
+    require(0 <= distance <= 1, "distance", distance, "must lie in [0, 1]")
+    if distance == 0:
+        return epsilon_of(events, delta, neighbours, precision)
+    require(delta > 0, "delta", delta, "must be positive for a mechanism that is drawn up to a distance; 1e-6 is usual")
+    for part in (1e-9, 1e-6, 1e-3, 0.1, 0.5):
+        epsilon = epsilon_of(events, delta * (1 - part), neighbours, precision)
+        if epsilon < 700 and (1 + math.exp(epsilon)) * distance <= part * delta:
+            return epsilon
+    return math.inf
+
+
 def _pure_epsilon(event: DpEvent, doubled: int) -> float:
     """What an event costs at delta = 0, where a grid of losses with cut tails has no answer; it adds up."""
     match event:

@@ -229,7 +229,7 @@ def _outer_products(points: Points, clip: Clip, anchor: Tensor | None) -> Iterat
     """Each client's matrix, (some clients, features, features): neighbours of one size are computed together."""
     features = points.features
     origin = points.x.new_zeros(()) if anchor is None else anchor  # with one, a chunk is a buffer that can be scaled
-    for clients, size in _alike(points.sizes.tolist(), chunk_rows(2 * features), CHUNK_FLOATS // features**2):
+    for clients, size in alike(points.sizes.tolist(), chunk_rows(2 * features), CHUNK_FLOATS // features**2):
         start, count = int(points.offsets[clients.start]), clients.stop - clients.start
         total = torch.zeros(count, features, features)
         for _, about in chunks_about(points.x[start : start + count * size], origin):
@@ -238,7 +238,7 @@ def _outer_products(points: Points, clip: Clip, anchor: Tensor | None) -> Iterat
         yield clients, total
 
 
-def _alike(sizes: Sequence[int], most_rows: int, most: int) -> Iterator[tuple[slice, int]]:
+def alike(sizes: Sequence[int], most_rows: int, most: int) -> Iterator[tuple[slice, int]]:
     """Runs of neighbours of one size, up to so many of them and of their rows; whoever has more rows is alone."""
     first = 0
     for size, run in groupby(sizes):

@@ -1,0 +1,140 @@
+"""One release of a sum with noise, in whole numbers: how fine the contributions are, and how much noise that is.
+
+    released = (multiple * sum of contributions + discrete Gaussian) * step / multiple
+
+Contributions are rows of whole numbers with an L2 norm of at most ``units`` (``coterie.learn.whole``), so one unit
+moves what is noised by at most ``units * multiple``, exactly, in any order and chunking of the sum. All of it follows
+from what is public: the noise multiplier that the plan asks for, the length of a row, the number of clients that add
+noise.
+
+**What it costs.** Let D_s be the discrete Gaussian and q a vector of whole numbers. Draw y from the real Gaussian N(q,
+a^2 I) and round each entry at random, to the discrete Gaussian on the whole numbers with *centre* y and sigma r. By
+the argument in ``coterie.privacy.noise`` (the product of the two densities is one density of sigma sqrt(a^2 + r^2)
+times a sum over a lattice that is even up to e(r)), the result is distributed as q + D_s with s^2 = a^2 + r^2, up to a
+total variation of e / (1 - e) an entry. So q + D_s is, up to that, a function of what the real Gaussian mechanism with
+deviation sqrt(s^2 - r^2) releases, and costs no more: in any dimension, under any composition, after Poisson sampling,
+for every accountant. With r = 2 the distance is 1.1e-34, and of s = 524,352 steps the accountant is told 524,352 -
+4e-6.
+
+That is tighter than pricing by concentrated DP (Canonne, Kamath and Steinke 2020: rho = 1 / 2z^2, for vectors too), and
+unlike a privacy loss distribution of the one-dimensional mechanism it is proven for vectors.
+
+Noise in shares: the sum of n draws of sigma s is the discrete Gaussian of sigma s sqrt(n) up to the ``sum_distance``
+(as Kairouz, Liu and Steinke 2021 have it, with the same exponents).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.errors import InvalidInput, require
+from coterie.privacy.noise import BLOCK, LEVELS, DiscreteGaussian, sum_distance, unevenness
+from coterie.rng import Secrets
+
+ROUNDING = 2
+"""r above, in steps of the noise."""
+
+LEAST_UNITS = 1 << 15
+"""Below it, rounding millions of records would be felt beside the noise."""
+
+Whole = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.float32]
+
+
+def least_units(length: int) -> int:
+    """So fine that rounding a row of this length takes at most a 128th off its clipping bound."""
+    return max(LEAST_UNITS, math.ceil(64 * math.sqrt(length)))
+
+
+@dataclass(frozen=True)
+class NoiseGrid:
+    units: int  # the largest norm of what one unit contributes, in steps
+    multiple: int  # steps of the noise in a step of the contributions
+    noise: DiscreteGaussian
+    shares: int = 1  # how many independent draws are in the sum for certain
+
+    def __post_init__(self) -> None:
+        for name, value in (("units", self.units), ("multiple", self.multiple), ("shares", self.shares)):
+            require(value >= 1, name, value, "must be a whole number of at least 1")
+        require(
+            self.capacity >= 1, "units * multiple", self.sensitivity, "leave no room in 64 bits; take less of either"
+        )
+
+    @staticmethod
+    def planned(multiplier: float, most: int, least: int = LEAST_UNITS, shares: int = 1) -> NoiseGrid:
+        """The cheapest noise whose ``multiplier`` is at least this one, and larger by a part of 2 / ``least`` at most.
+
+        ``most`` is how many units the kernel that adds up can take; ``shares`` how many draws the sum holds for certain
+        (those of colluders do not count).
+        """
+        require(0 < multiplier < math.inf, "multiplier", multiplier, "must be positive and finite")
+        require(1 <= least <= most, "least", least, f"must lie in 1..{most}, the most that can be added up")
+        for levels in range(1, LEVELS + 1):
+            noise = DiscreteGaussian(levels)
+            room = math.sqrt(shares * noise.variance - ROUNDING**2) / multiplier * (1 - 1e-12)
+            if room >= least:
+                multiple = math.ceil(room / most)
+                return NoiseGrid(int(room / multiple), multiple, noise, shares)
+        largest = room * multiplier / least
+        raise InvalidInput(
+            f"multiplier={multiplier} must be at most {largest:.3g}, or contributions vanish on any grid"
+        )
+
+    @property
+    def sensitivity(self) -> int:
+        """What one unit can change, in steps of the noise."""
+        return self.units * self.multiple
+
+    @property
+    def multiplier(self) -> float:
+        """What the accountant is told: that of the real Gaussian mechanism than which this one costs no more."""
+        return math.sqrt(self.shares * self.noise.variance - ROUNDING**2) / self.sensitivity
+
+    @property
+    def deviation(self) -> float:
+        """That of the noise of all shares, over the units."""
+        return math.sqrt(self.shares) * self.noise.sigma / self.sensitivity
+
+    @property
+    def distance(self) -> float:
+        """Total variation, an entry released, from a mechanism that costs what ``multiplier`` says, at most.
+
+        Of a run, it adds up over all entries of all releases; ``epsilon_at_distance`` charges the sum.
+        """
+        each = self.shares * self.noise.distance
+        return each + sum_distance(self.noise.sigma, self.shares) + unevenness(ROUNDING)
+
+    @property
+    def capacity(self) -> int:
+        """So many units add up, with their noise on top, without leaving 63 bits: each may bring noise of its own."""
+        return (2**63 - 1) // (self.sensitivity + self.noise.largest)
+
+    def noised(self, total: Whole, secrets: Secrets) -> NDArray[np.int64]:
+        """multiple * total + noise, in steps of the noise. Shares add up as these do, modulo 2^64 too."""
+        flat = (total.astype(np.int64) * self.multiple).reshape(-1)
+        self.noise.add_to(flat, secrets)
+        return flat.reshape(total.shape)
+
+    def values(self, noised: NDArray[np.int64], step: float) -> NDArray[np.float64]:
+        """What was released in the data's measure, where ``step`` is what one step of the contributions is worth."""
+        return np.multiply(noised, step / self.multiple, dtype=np.float64)
+
+    def release(self, total: Whole, step: float, secrets: Secrets, out: NDArray[np.float32]) -> NDArray[np.float32]:
+        """``values(noised(total))`` into ``out``, (length,), block by block: for vectors of millions."""
+        require(
+            total.ndim == 1 and total.shape == out.shape, "total", total.shape, f"must be flat like out, {out.shape}"
+        )
+        largest = float(max(total.max(initial=0), -total.min(initial=0)))
+        narrow = largest * self.multiple + self.noise.largest < 2**31
+        buffer: NDArray[np.signedinteger] = np.empty(min(BLOCK, len(total)), dtype=np.int32 if narrow else np.int64)
+        for block, drawn in self.noise.blocks(len(total), secrets):
+            noised = buffer[: len(drawn)]
+            noised[:] = total[block]
+            noised *= self.multiple
+            noised += drawn
+            out[block] = noised
+        out *= np.float32(step / self.multiple)
+        return out
