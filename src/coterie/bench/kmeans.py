@@ -102,7 +102,7 @@ def plain_loop(parts: list[Tensor], server: Tensor, level: Level, rng: Rng, clus
 
 def _plain_step(parts: list[Tensor], labels: list[Tensor], clusters: int) -> Tensor:
     sums, counts = torch.zeros(clusters, parts[0].shape[1]), torch.zeros(clusters)
-    for x, mine in zip(parts, labels):
+    for x, mine in zip(parts, labels, strict=True):
         for cluster in range(clusters):
             inside = mine == cluster
             sums[cluster] += x[inside].sum(0)
@@ -126,7 +126,7 @@ def phases(level: Level) -> dict[str, float]:
     labels = nearest(x, centres)
     print(float(squared_distances(x, centres, labels).mean()), purity(labels, federation.examples.y))
     times.append(time.process_time())
-    return dict(zip(("data", "rounds", "figures"), (after - before for before, after in pairwise(times))))
+    return dict(zip(("data", "rounds", "figures"), (after - before for before, after in pairwise(times)), strict=True))
 
 
 OURS = "import json, sys; from coterie.bench import kmeans as ours; from coterie.privacy.guarantee import Level; "

@@ -5,9 +5,8 @@ from __future__ import annotations
 import resource
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
-from coterie.flow.ask import Ask
+from coterie.flow.ask import AnyAsk
 
 
 @dataclass
@@ -18,7 +17,7 @@ class Stopwatch:
     paused: float = 0.0
     _started: float = field(default_factory=time.monotonic)
 
-    def note(self, ask: Ask[Any]) -> None:
+    def note(self, ask: AnyAsk) -> None:
         self.rounds.add(ask.round)
 
     @property

@@ -22,7 +22,7 @@ def parts(seed: int) -> list[Tensor]:
     draws = Rng.seeded(seed).child("points").torch()
     sizes = [1, 30, 7, 12]
     spread = [1.0, 1.0, 100.0, 0.01]
-    return [scale * torch.randn(size, FEATURES, generator=draws) for size, scale in zip(sizes, spread)]
+    return [scale * torch.randn(size, FEATURES, generator=draws) for size, scale in zip(sizes, spread, strict=True)]
 
 
 def public(kind: str, seed: int) -> dict[str, Tensor]:

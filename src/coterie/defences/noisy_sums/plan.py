@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coterie.errors import InvalidInput, nearest, require
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.learn.params import Params
 from coterie.privacy.accounting import Guarantee, Level, Trust, guarantee_of, split_gaussian
@@ -94,7 +94,7 @@ class NoisySums(Defence):
         for name, deviation in self.noise.items():
             require(0 <= deviation < math.inf, f"noise[{name!r}]", deviation, "must be a finite number of at least 0")
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         missing = [name for name in protocol.releases() if name not in self.noise]
         if not protocol.releases():
             return "it has no sums in which a unit's share is bounded, so no noise covers what one can change"
