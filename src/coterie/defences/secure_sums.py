@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError, InvalidInput, require
+from coterie.errors import CoterieError, InvalidInput, NotPermitted, require
 from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
@@ -71,6 +71,7 @@ class Waiting:
     shapes: Mapping[str, tuple[int, ...]]
     roster: Roster | None = None
     adverts: Mapping[int, bytes] = field(default_factory=dict)
+    masked: bool = False  # whether its answer has left
 
 
 def advertise(sent: Contributions, values: Tensor, membership: Tensor, leaves: Params, cohort: Cohort) -> Contributions:
@@ -106,15 +107,20 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks) -> Contribut
 
 
 def _shared(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> bytes:
-    waiting.roster, waiting.adverts = common
-    assert waiting.roster is not None
-    return encode(waiting.party.share(waiting.roster, _adverts(waiting.adverts)))
+    if waiting.roster is not None:
+        raise NotPermitted(
+            f"client {waiting.party.client} has shared its secrets already; a second time would tell more"
+        )
+    roster, adverts = common
+    waiting.roster, waiting.adverts = roster, adverts
+    return encode(waiting.party.share(roster, _adverts(adverts)))
 
 
 def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> MaskedBatch:
-    assert waiting.roster is not None
+    if waiting.masked:
+        raise NotPermitted(f"client {waiting.party.client} has sent its masked answer already; one a round")
     adverts, party = _adverts(waiting.adverts), waiting.party
-    waiting.roster = waiting.roster.masked_by(common)
+    waiting.roster, waiting.masked = _roster(waiting).masked_by(common), True
     for sender, box in decode(own).items():
         party.receive(sender, box, adverts)
     slots = len(waiting.roster.members)
@@ -128,8 +134,13 @@ def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks)
 
 
 def _opened(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> bytes:
-    assert waiting.roster is not None
-    return encode(waiting.party.answer(common, waiting.roster))
+    return encode(waiting.party.answer(common, _roster(waiting)))
+
+
+def _roster(waiting: Waiting) -> Roster:
+    if waiting.roster is None:
+        raise InvalidInput(f"client {waiting.party.client} was not told who takes part; the requests come in order")
+    return waiting.roster
 
 
 def _joined(ids: Tensor, rows: list[Said]) -> Contributions:

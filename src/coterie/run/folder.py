@@ -107,7 +107,8 @@ class RunFolder:
             checkpoint = decode(path.read_bytes())
         except InvalidInput as error:
             raise RunDamaged(f"{path} is damaged ({error}); start the run again in another folder") from error
-        assert isinstance(checkpoint, Checkpoint)
+        if not isinstance(checkpoint, Checkpoint):
+            raise RunDamaged(f"{path} holds no checkpoint; start the run again in another folder")
         return checkpoint
 
     def finish(self, models: Params) -> None:
