@@ -29,10 +29,10 @@ RECORD_SHARES = {
     "weights/weights": 0.8,
     "bound/norms": 0.01,
     "centres/sums": 0.3,
-    "centres/counts": 0.02,
+    "centres/counts": 0.1,
     "centres/norms": 0.01,
     "lloyd/sums": 1.2,
-    "lloyd/counts": 0.02,
+    "lloyd/counts": 0.06,
     "lloyd/norms": 0.04,
 }
 CLIENT_SHARES = {
@@ -52,10 +52,10 @@ SHARES: Mapping[Level, Mapping[str, float]] = {Level.RECORD: RECORD_SHARES, Leve
 
 With many records noise is small, and which optimum is found depends on how well the server's points are weighed. With
 few clients the start is what everything hangs on. Counts need little: sums are about the old centres, so a wrong count
-scales a small step.
+scales a small step; those of the cells are also the weights by which they are merged.
 """
 
-STEPS: Mapping[Level, int] = {Level.RECORD: 6, Level.CLIENT: 1}
+STEPS: Mapping[Level, int] = {Level.RECORD: 8, Level.CLIENT: 1}
 """Steps of Lloyd for which a budget is planned where the caller names no number; fewer are taken if nothing moves."""
 
 RISE = 5.0

@@ -7,8 +7,13 @@ the mean than the noisy vector does, wherever the truth lies: a good guess helps
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+SURE = 1.0
+"""A measured thing has moved if its shift is longer, by so many deviations, than noise is on average."""
 
 
 def shrunk(noisy: Tensor, guess: Tensor, deviation: Tensor | float) -> Tensor:
@@ -41,5 +46,8 @@ def followed(shift: Tensor, deviation: Tensor, doubt: Tensor) -> tuple[Tensor, T
     """
     variance = deviation.square()
     averaged = doubt / (doubt + variance).clamp_min(torch.finfo(shift.dtype).tiny)
-    share = torch.maximum(kept_part(shift, deviation), averaged)
+    dimensions = shift.shape[-1]
+    usual = (doubt + variance) * (dimensions + SURE * math.sqrt(2 * dimensions))
+    stays = (doubt > 0) & (shift.square().sum(-1) <= usual)
+    share = torch.where(stays, averaged, torch.maximum(kept_part(shift, deviation), averaged))
     return share, share * variance

@@ -28,7 +28,7 @@ from coterie.protocols.clusterings.base import Clusters, Steps
 from coterie.protocols.clusterings.steps import Stepping
 from coterie.rng import Rng
 
-RESTARTS = 50
+RESTARTS, A_FEW = 50, 20
 MOST_CELLS = 4
 """So many cells a cluster, at most, are averaged before they are merged."""
 
@@ -202,12 +202,13 @@ class FedDPKMeans(Stepping):
         clear = CLEAR * float(weights.sum()) / max(deviation * math.sqrt(self.features), 1e-9)
         cells = min(int(min(clear, MOST_CELLS * self.clusters)), int((kept > 0).sum()) // 2)
         cells = cells if cells >= 2 * self.clusters else self.clusters
-        found = weighted_kmeans(public["known"], kept, cells, rng.child("server k-means"), restarts=RESTARTS)
+        restarts = RESTARTS if cells == self.clusters else A_FEW  # cells need not be the best ones: they are merged
+        found = weighted_kmeans(public["known"], kept, cells, rng.child("server k-means"), restarts=restarts)
         return public["middle"] + found.centres[0] @ public["subspace"]
 
     def _merged(self, state: Clusters, rng: Rng) -> Clusters:
-        """The clusters that the means of the cells form."""
-        centres, heads = state.known["centres"][0], state.known["heads"][0].clamp_min(0)
+        """The clusters that the means of the cells form; a cell that noise alone may have filled forms none."""
+        centres, heads = state.known["centres"][0], state.known["heads"][0]
         if len(centres) == self.clusters or int((heads > 0).sum()) < self.clusters:
             return state.learning({"centres": centres[: self.clusters]})
         found = weighted_kmeans(centres, heads, self.clusters, rng.child("merging"), restarts=RESTARTS)

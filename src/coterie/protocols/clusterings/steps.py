@@ -121,12 +121,12 @@ class Stepping(Clusterer):
         return state.after(kind, sums, {**learnt, **self._moved(sums, public, doubt)})
 
     def _moved(self, sums: Sums, public: Params, doubt: Tensor | None) -> dict[str, Tensor]:
-        """The centres, their doubt, and how many points they stand for."""
+        """The centres, their doubt, and how many points they stand for: none, if noise explains the count."""
         total, heads = (unscaled(leaf, sums.values[leaf][0], public, self.unit).float() for leaf in ("sums", "counts"))
         noise = float(unscaled("sums", torch.tensor(sums.noise.get("sums", 0.0)), public, self.unit))
         least = max(NOBODY, 2 * sums.noise.get("counts", 0.0))
         centres, after = followed_centres(public["centres"], total, heads, least, noise, doubt)
-        return {"centres": self.boxed(centres), "doubt": after, "heads": heads}
+        return {"centres": self.boxed(centres), "doubt": after, "heads": torch.where(heads >= least, heads, 0.0)}
 
     def boxed(self, centres: Tensor) -> Tensor:
         return centres if self.box is None else torch.minimum(torch.maximum(centres, self.box[0]), self.box[1])
