@@ -27,7 +27,9 @@ from coterie.protocols.clusterings.base import Clusters, Steps
 from coterie.protocols.clusterings.steps import Stepping
 from coterie.rng import Rng
 
-RESTARTS, A_FEW = 50, 20
+RESTARTS, CELL_RESTARTS = 100, 20
+"""Of the server's k-means: which optimum is found depends on it. Cells are many, and merged later, so fewer will do."""
+
 MOST_CELLS = 4
 """So many cells a cluster, at most, are averaged before they are merged."""
 
@@ -201,7 +203,7 @@ class FedDPKMeans(Stepping):
         clear = CLEAR * float(weights.sum()) / max(deviation * math.sqrt(self.features), 1e-9)
         cells = min(int(min(clear, MOST_CELLS * self.clusters)), int((kept > 0).sum()) // 2)
         cells = cells if cells >= 2 * self.clusters else self.clusters
-        restarts = RESTARTS if cells == self.clusters else A_FEW  # cells need not be the best ones: they are merged
+        restarts = RESTARTS if cells == self.clusters else CELL_RESTARTS
         found = weighted_kmeans(public["known"], kept, cells, rng.child("server k-means"), restarts=restarts)
         return public["middle"] + found.centres[0] @ public["subspace"]
 
