@@ -10,6 +10,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def run(
 ) -> Clusters:
     """The whole protocol under central noise. ``bound=None`` takes one more round, to estimate it."""
     protocol = FedDPKMeans(10, level, server_data=server_data, steps=int(level is Level.RECORD), bound=bound)
-    defence = CentralNoise(plan_noise(protocol.releases(), epsilon, 1e-6, SHARES[level]))
+    planned = plan_noise(protocol.releases(), epsilon, 1e-6, SHARES[level])
+    protocol, defence = replace(protocol, planned=planned), CentralNoise(planned)
     return Ring(protocol, federation, defence=defence, roots=Roots.seeded(seed), processes=0).run()
 
 
