@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from coterie.errors import InvalidInput, require
-from coterie.learn.params import Params, stack
+from coterie.learn.params import Params, pick, stack
 
 
 @contextmanager
@@ -77,6 +77,11 @@ class Model(ABC):
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
         """(examples,) cross-entropy of one model."""
         return cross_entropy(self.logits(params, x), y, reduction="none")
+
+    def slot_losses(self, models: Params, x: Tensor, y: Tensor) -> Tensor:
+        """(examples, slots): each model's, leaves (slots, ...)."""
+        slots = next(iter(models.values())).shape[0]
+        return torch.stack([self.losses(pick(models, slot), x, y) for slot in range(slots)], 1)
 
 
 class ModuleModel(Model):
