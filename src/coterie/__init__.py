@@ -6,13 +6,16 @@ The public names, each imported when it is first used: ``import coterie`` alone 
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
 
 # Threads that wait for each other by spinning collapse on a machine that does something else too (a FedAvg round takes
-# six times as long), and win a tenth on an idle one. Read when torch is loaded; whoever set it otherwise keeps that.
+# six times as long), and win a tenth on an idle one. Read when torch is loaded (``learn/threads.py`` is for the case
+# that it already was); whoever set it otherwise keeps that.
+TORCH_CAME_FIRST = "torch" in sys.modules and "OMP_WAIT_POLICY" not in os.environ
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _HOMES = {

@@ -19,6 +19,7 @@ from rich.console import Console
 from coterie.bench import ring as bench_ring
 from coterie.bench.beside_peers import Work, peers
 from coterie.bench.elsewhere import Elsewhere
+from coterie.bench.neighbour import beside, busy_machine
 from coterie.bench.ratio import Ratio, Timing, interleaved, machine
 from coterie.bench.registry import BENCHMARKS, Benchmark, Options, run_benchmarks
 from coterie.bench.ring import IfcaCase, ModuleCase, PlainLoop, Rounds, ifca, module_round, random_federation
@@ -75,7 +76,10 @@ def test_contenders_take_turns_after_one_unmeasured_run_each() -> None:
 
 
 def test_json_has_every_ratio_with_its_baseline_unit_and_bound() -> None:
-    rows = [("x", Ratio("a", 0.5, "s", 2.0, 3.0, setup="plain")), ("y", Ratio("b", 1.0, "GiB", None, 4.0, False))]
+    rows = [
+        ("x", Ratio("a", 0.5, "s", 2.0, 3.0, limit=5.0, setup="plain")),
+        ("y", Ratio("b", 1.0, "GiB", None, 4.0, False)),
+    ]
     document = json.loads(json.dumps(as_document(rows, machine())))
     assert document["ratios"] == [
         {
@@ -84,6 +88,7 @@ def test_json_has_every_ratio_with_its_baseline_unit_and_bound() -> None:
             "ours": 0.5,
             "baseline": 2.0,
             "ratio": 4.0,
+            "limit": 5.0,
             "unit": "s",
             "bound": {"on": "ratio", "direction": "at least", "value": 3.0},
             "met": True,
@@ -95,6 +100,7 @@ def test_json_has_every_ratio_with_its_baseline_unit_and_bound() -> None:
             "ours": 1.0,
             "baseline": None,
             "ratio": None,
+            "limit": None,
             "unit": "GiB",
             "bound": {"on": "ours", "direction": "at most", "value": 4.0},
             "met": True,
@@ -122,6 +128,30 @@ def test_the_table_shows_what_is_met_and_what_stands_behind_a_baseline() -> None
     assert "busy" in text
 
 
+def test_a_neighbour_spins_only_while_its_partner_runs() -> None:
+    told: list[str] = []
+
+    class Quiet:
+        def spin(self) -> None:
+            told.append("spin")
+
+        def rest(self) -> None:
+            told.append("rest")
+
+    beside([Quiet()], lambda: told.append("run"))()
+    assert told == ["spin", "run", "rest"]
+    told.clear()
+    with pytest.raises(ZeroDivisionError):
+        beside([Quiet()], lambda: 1 // 0)()
+    assert told == ["spin", "rest"]
+
+
+def test_a_small_round_on_a_busy_machine() -> None:
+    (row,) = busy_machine(Options(repeats=1), clients=2, each=50)
+    assert row.ratio is not None
+    assert row.bound == 1 / 2.2
+
+
 def test_names_are_checked_before_anything_runs() -> None:
     with pytest.raises(InvalidInput, match="benchmark='ifka' is unknown; did you mean 'ifca'"):
         list(run_benchmarks(["startup", "ifka"]))
@@ -141,11 +171,14 @@ def test_a_benchmark_is_found_by_its_home() -> None:
 
 def test_a_small_run_of_ifca_and_of_a_module() -> None:
     rows = list(ifca(Options(repeats=1), IfcaCase(clients=4, clusters=2, each=60)))
-    assert [row.bound for row in rows] == [2.3, 0.5]
+    assert [row.bound for row in rows] == [2.3, 0.8]
+    assert rows[0].limit is not None
+    assert rows[1].limit == 1.0
     assert rows[0].ours == rows[1].ours
     case = ModuleCase("CNN", Cnn(), bench_ring._plain_cnn, partial(bench_ring._pictures, 1, 28), 2, Local(1, None, 3))
     row = module_round(case, Options(repeats=1))
     assert row.ratio is not None
+    assert row.limit is not None
     assert "2 clients, 1 steps of 3" in row.name
 
 

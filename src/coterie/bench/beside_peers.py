@@ -14,15 +14,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 from coterie.bench.ratio import Ratio, interleaved
 from coterie.bench.registry import Options
-from coterie.bench.ring import Rounds, random_federation, threads
+from coterie.bench.ring import IfcaCase, fedavg_round, products_alone, threads
 from coterie.errors import InvalidInput
-from coterie.learn.models.bundled import fcnn
 from coterie.learn.sgd import Local
-from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
 
 SCRIPTS = Path(__file__).parent / "peers"
@@ -74,19 +70,33 @@ def peers(options: Options, work: Work | None = None) -> Iterator[Ratio]:
         name = f"FedAvg, FCNN, {work.clients} clients: a round, beside {peer.name}"
         if python is None:
             how = f"not run: pip install {peer.needs} in an environment of its own, then {peer.option} its python"
-            yield Ratio(name, before, "s", None, peer.bound, setup=how)
+            yield Ratio(name, before.round, "s", None, peer.bound, setup=how)
             continue
         theirs = min(_their_seconds(peer, python, work))
-        ours = min(before, _ours(work, options))  # before and after: neither side alone has a quiet machine
-        yield Ratio(name, ours, "s", theirs, peer.bound, setup=f"{peer.setup}; ours in one process, {threads()}")
+        ours = before.best(_ours(work, options))  # before and after: neither side alone has a quiet machine
+        setup = f"{peer.setup}; ours in one process, {threads()}"
+        yield Ratio(name, ours.round, "s", theirs, peer.bound, limit=theirs / ours.products, setup=setup)
 
 
-def _ours(work: Work, options: Options) -> float:
+@dataclass(frozen=True)
+class _Ours:
+    """Seconds of a round of ours, and of its matrix products alone."""
+
+    round: float
+    products: float
+
+    def best(self, other: _Ours) -> _Ours:
+        return _Ours(min(self.round, other.round), min(self.products, other.products))
+
+
+def _ours(work: Work, options: Options) -> _Ours:
     rng = Rng.seeded(options.seed)
-    x = torch.rand(work.clients * work.each, 784, generator=rng.child("pictures").torch())
     local = Local(steps=work.steps, batch_size=work.batch_size, lr=work.lr)
-    ours = Rounds(FedAvg(rounds=1, local=local), random_federation(work.clients, work.each, x, rng), fcnn(), rng)
-    return interleaved({"ours": ours}, work.rounds)["ours"].best
+    products = products_alone(IfcaCase(work.clients, 0, work.each, local), rng)
+    timings = interleaved(
+        {"ours": fedavg_round(rng, work.clients, work.each, local), "products": products}, work.rounds
+    )
+    return _Ours(timings["ours"].best, timings["products"].best)
 
 
 def _their_seconds(peer: Peer, python: Path, work: Work) -> list[float]:

@@ -30,6 +30,7 @@ class Ratio:
     baseline: float | None = None  # in the same unit; None: there is none, or it could not be run here
     bound: float | None = None
     bound_on_ratio: bool = True
+    limit: float | None = None  # the ratio that bare matrix products would reach: what is left to gain
     setup: str = ""  # what the baseline is and how it was set up, or why it is missing
 
     def __post_init__(self) -> None:
@@ -66,6 +67,7 @@ class Ratio:
             "ours": self.ours,
             "baseline": self.baseline,
             "ratio": self.ratio,
+            "limit": self.limit,
             "unit": self.unit,
             "bound": bound,
             "met": self.met,

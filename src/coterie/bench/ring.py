@@ -62,6 +62,13 @@ class Rounds:
         self.ring.clients.close()
 
 
+def fedavg_round(rng: Rng, clients: int, each: int, local: Local | None = None) -> Rounds:
+    """FedAvg of the FCNN 784-200-10, 5 local steps of 50."""
+    x = torch.rand(clients * each, 784, generator=rng.child("pictures").torch())
+    protocol = FedAvg(rounds=1, local=local or Local(steps=5, batch_size=50, lr=0.01))
+    return Rounds(protocol, random_federation(clients, each, x, rng), fcnn(), rng)
+
+
 @dataclass(frozen=True)
 class IfcaCase:
     """MingledPie's setting: FCNN 784-200-10, 5 local steps of 50, the choice on 50 examples."""
@@ -84,7 +91,7 @@ def ifca(options: Options, case: IfcaCase | None = None) -> Iterator[Ratio]:
     rng, case = Rng.seeded(options.seed), case or IfcaCase()
     protocol = Ifca(rounds=1, local=case.local, clusters=case.clusters, candidates=0, choose_on=case.choose_on)
     with closing(Elsewhere(case.plain, rng)) as loop:
-        ours, products = Rounds(protocol, case.federation(rng), fcnn(), rng), _products(case, rng)
+        ours, products = Rounds(protocol, case.federation(rng), fcnn(), rng), products_alone(case, rng)
         timings = interleaved({"ours": ours, "loop": loop, "products": products}, options.repeats)
     best = {name: timing.best for name, timing in timings.items()}
     yield Ratio(
@@ -93,6 +100,7 @@ def ifca(options: Options, case: IfcaCase | None = None) -> Iterator[Ratio]:
         "s",
         best["loop"],
         2.3,
+        limit=best["loop"] / best["products"],
         setup=f"a loop over the clients in one process: nn.Module, autograd, SGD; {threads()}",
     )
     yield Ratio(
@@ -100,7 +108,8 @@ def ifca(options: Options, case: IfcaCase | None = None) -> Iterator[Ratio]:
         best["ours"],
         "s",
         best["products"],
-        0.5,
+        0.8,
+        limit=1.0,
         setup=f"the products of all clients' layers, batched, and nothing else; {threads()}",
     )
 
@@ -142,15 +151,18 @@ def module_round(case: ModuleCase, options: Options) -> Ratio:
     protocol = FedAvg(rounds=1, local=local)
     with (
         closing(Elsewhere(case.plain_loop, rng)) as loop,
+        closing(Elsewhere(LayersAlone, case, rng)) as layers,
         closing(Rounds(protocol, case.federation(rng), case.model, rng, processes=WORKERS)) as ours,
     ):
-        best = {key: timing.best for key, timing in interleaved({"ours": ours, "loop": loop}, options.repeats).items()}
+        timings = interleaved({"ours": ours, "loop": loop, "layers": layers}, options.repeats)
+    best = {name: timing.best for name, timing in timings.items()}
     return Ratio(
         f"FedAvg, {case.name}, {clients} clients, {local.steps} steps of {local.batch_size}: a round",
         best["ours"],
         "s",
         best["loop"],
         1.5,
+        limit=best["loop"] / (best["layers"] / LayersAlone.STEPS * clients * local.steps / WORKERS),
         setup=f"a loop over the clients in one process, {threads()}; ours in {WORKERS} processes of 1 thread",
     )
 
@@ -247,8 +259,39 @@ class PlainLoop:
             optimizer.step()
 
 
-def _products(case: IfcaCase, rng: Rng) -> Callable[[], object]:
-    """The matrix products of an IFCA round of the FCNN, each once, on operands that lie ready."""
+class LayersAlone:
+    """A few steps of one client, of which only the layers with parameters are computed, forward and backward.
+
+    In one thread, on inputs that lie ready; what lies between the layers, the loss and the update are left out.
+    """
+
+    STEPS = 5
+
+    def __init__(self, case: ModuleCase, rng: Rng) -> None:
+        torch.set_num_threads(1)
+        module = case.model.build()
+        self.calls: list[tuple[nn.Module, Tensor]] = []
+        layers = [part for part in module.modules() if list(part.parameters(recurse=False))]
+        for part in layers:
+            part.register_forward_hook(lambda layer, given, _: self.calls.append((layer, given[0].detach())))
+        module(case.inputs(case.local.batch_size, rng.child("inputs").torch()))
+        for part in layers:
+            part._forward_hooks.clear()
+
+    def __call__(self) -> None:
+        for _ in range(self.STEPS):
+            for number, (layer, given) in enumerate(self.calls):
+                wanted: list[Tensor] = list(layer.parameters(recurse=False))
+                if number:  # nobody asks for the derivative by the data
+                    given = given.requires_grad_()
+                    wanted.append(given)
+                found = layer(given)
+                found = found[0] if isinstance(found, tuple) else found
+                torch.autograd.grad(found, wanted, torch.ones_like(found))
+
+
+def products_alone(case: IfcaCase, rng: Rng) -> Callable[[], object]:
+    """The matrix products of an IFCA round of the FCNN (of FedAvg, with no clusters), on operands that lie ready."""
     draws, clients, local = rng.child("operands").torch(), case.clients, case.local
 
     def random(*shape: int) -> Tensor:

@@ -40,11 +40,14 @@ def as_document(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Facts:
 
 
 def as_table(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Table:
-    """One line a row; what stands behind the baselines follows below the table, once each."""
+    """One line a row; what stands behind the baselines follows below the table, once each.
+
+    A ratio's limit is what its matrix products alone would reach.
+    """
     setups: list[str] = []
     table = Table(title="Costs beside their baselines, measured in one run; ratio: how many times ours is the smaller")
     table.add_column("what")
-    for heading in ("ours", "baseline", "ratio"):
+    for heading in ("ours", "baseline", "ratio", "limit"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bound", no_wrap=True)
     table.add_column("met")
@@ -55,7 +58,9 @@ def as_table(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Table:
             note = f" \\[{setups.index(row.setup) + 1}]"
         baseline = "" if row.baseline is None else f"{row.baseline:.3g}"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.name + note, f"{row.ours:.3g} {row.unit}", baseline, ratio, row.bound_text, _met(row))
+        limit = "" if row.limit is None else f"{row.limit:.2f}"
+        ours = f"{row.ours:.3g} {row.unit}"
+        table.add_row(row.name + note, ours, baseline, ratio, limit, row.bound_text, _met(row))
     notes = [f"\\[{number}] {setup}" for number, setup in enumerate(setups, 1)]
     table.caption = "\n".join([*notes, _machine_line(where)])
     table.caption_justify = "left"

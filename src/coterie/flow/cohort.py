@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from coterie.errors import InvalidInput
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
-from coterie.learn.params import Params, pick
+from coterie.learn.params import Params
 from coterie.learn.sgd import GradientHook, Local, descend
 from coterie.rng import Rng
 from coterie.wire.codec import Memory as Memory
@@ -118,10 +119,9 @@ class Cohort:
         rows = (shards or self.round_shards).rows
         slots = next(iter(models.values())).shape[0]
         losses = torch.empty(len(rows), slots)
-        for block in torch.arange(len(rows)).split(evaluation_block(self.trained)):
-            x, y = self._examples(rows[block])
-            for slot in range(slots):
-                losses[block, slot] = self.trained.losses(pick(models, slot), x, y)
+        size = evaluation_block(self.trained)
+        for start, block in enumerate(rows.split(size)):
+            losses[start * size : (start + 1) * size] = self.trained.slot_losses(models, *self._examples(block))
         return losses
 
     def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -130,14 +130,15 @@ class Cohort:
         return examples.x.index_select(0, rows.flatten()).unflatten(0, rows.shape), examples.y[rows]
 
     def _sampled(self, count: int) -> Shards:
-        parts = []
-        for position, client in enumerate(self.ids.tolist()):
-            rows = self.round_shards[position]
-            if len(rows) > count:
-                chosen = self.rng(client, "choice").numpy().choice(len(rows), count, replace=False)
-                rows = rows[torch.from_numpy(chosen)]
-            parts.append(rows)
-        return Shards.of(parts)
+        places = [np.empty(0, dtype=np.int64)]  # in the shards' rows: numpy, for a tensor a client would cost more
+        offsets = self.round_shards.offsets.tolist()
+        for client, (start, end) in zip(self.ids.tolist(), pairwise(offsets), strict=True):
+            if end - start > count:
+                places.append(start + self.rng(client, "choice").numpy().choice(end - start, count, replace=False))
+            else:
+                places.append(np.arange(start, end))
+        sizes = torch.tensor([len(place) for place in places])
+        return Shards(self.round_shards.rows[torch.from_numpy(np.concatenate(places))], sizes.cumsum(0))
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -189,8 +190,8 @@ class Cohort:
         """Local batches, padded to one shape; see ``plan_batches`` for how they are drawn."""
         shards = self.round_shards
         plan = [
-            plan_batches(int(size), local, self.rng(client, label).numpy())
-            for client, size in zip(self.ids.tolist(), shards.sizes, strict=True)
+            plan_batches(size, local, self.rng(client, label).numpy())
+            for client, size in zip(self.ids.tolist(), shards.sizes.tolist(), strict=True)
         ]
         steps = max(len(indices) for indices, _ in plan)
         width = max((row.shape[0] for indices, _ in plan for row in indices), default=0)

@@ -19,6 +19,7 @@ from coterie.flow.workers import Workers
 from coterie.learn.memory import keep_freed_memory
 from coterie.learn.models.model import Model
 from coterie.learn.params import Layout, Params
+from coterie.learn.threads import wait_without_spinning
 from coterie.privacy.ledger import Ledger
 from coterie.wire.messages import Down, Up
 
@@ -53,6 +54,7 @@ class Simulator:
 
     def __post_init__(self) -> None:
         keep_freed_memory()
+        wait_without_spinning()
         if self.processes is None:
             alone = self._vectorised or multiprocessing.parent_process() is not None
             self.processes = 0 if alone else len(os.sched_getaffinity(0))

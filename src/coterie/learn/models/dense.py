@@ -7,10 +7,13 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from coterie.errors import require
 from coterie.learn.models.model import Batch, Model, seeded
-from coterie.learn.params import Params
+from coterie.learn.params import Params, pick
+
+TOGETHER = 2048  # outputs of several models' first layers that are computed at once: a bound on memory
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,24 @@ class Dense(Model):
         }
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
-        hidden = self._features(x, 1)
-        for index in range(self.depth):
-            hidden = torch.addmm(params[f"{index}.bias"], hidden, params[f"{index}.weight"].T)
-            if index < self.depth - 1:
-                hidden = hidden.relu_()
-        return hidden
+        return self._onward(params, torch.addmm(params["0.bias"], self._features(x, 1), params["0.weight"].T))
+
+    def _onward(self, params: Params, outputs: Tensor) -> Tensor:
+        """The logits from the first layer's outputs, which are used up."""
+        for index in range(1, self.depth):
+            outputs = torch.addmm(params[f"{index}.bias"], outputs.relu_(), params[f"{index}.weight"].T)
+        return outputs
+
+    def slot_losses(self, models: Params, x: Tensor, y: Tensor) -> Tensor:
+        """The first layers of several models in one product: they all look at the same examples."""
+        features, losses = self._features(x, 1), torch.empty(len(x), next(iter(models.values())).shape[0])
+        for slots in torch.arange(losses.shape[1]).split(max(1, TOGETHER // self.sizes[1])):
+            bias, weight = (models[f"0.{name}"][slots] for name in ("bias", "weight"))
+            outputs = torch.addmm(bias.flatten(), features, weight.flatten(0, 1).T).unflatten(1, bias.shape)
+            for position, slot in enumerate(slots.tolist()):
+                logits = self._onward(pick(models, slot), outputs[:, position])
+                losses[:, slot] = cross_entropy(logits, y, reduction="none")
+        return losses
 
     def _features(self, x: Tensor, leading: int) -> Tensor:
         """The examples as vectors, behind this many axes."""
