@@ -33,6 +33,9 @@ sets = 5
 [audit]
 seeds = 3
 families = ["reconstruction from k-means"]
+[trainer]
+kind = "fedavg"
+rounds = 1
 """
 
 
