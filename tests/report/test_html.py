@@ -126,6 +126,8 @@ def test_figures_galleries_methods_and_the_rest_are_there(page: Page) -> None:
         assert {method.paper, method.question, method.threat, method.method} <= set(page.texts)
     for why in [*[one.reason for one in result.left_out], *result.reproduce.values(), *result.subject.values()]:
         assert why in page.text
+    for word in ("The federation as configured", "ledger: ε = 2.861 spent", "not as configured: 4 clients"):
+        assert word in page.text
     assert result.frontiers[0].recommendation in page.text
     assert "does not hold" in page.text
 
