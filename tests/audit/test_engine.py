@@ -7,20 +7,25 @@ import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.audit.toy import FAMILY, UNITS, Toy, found, noise, subject
+from tests.audit.toy import FAMILY, UNITS, Noise, Toy, as_configured, found, noise, subject
 
-from coterie.audit import engine, gate, work
+from coterie.audit import engine, gate, reference, work
 from coterie.audit.case import Subject, label
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
+from coterie.audit.family import find
 from coterie.audit.frontier import frontier, mark_dominated
+from coterie.audit.reference import AS_CONFIGURED
 from coterie.audit.tried import Tried
+from coterie.config import registry
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
+from coterie.flow.protocol import Protocol
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import AuditResult, Check, Defended, FrontierPoint, Limit
+from coterie.measure.findings import AuditResult, Check, Defended, FrontierPoint, LeftOut, Limit
 from coterie.measure.intervals import Interval, Sample, proportion
 from coterie.measure.verdicts import Verdict
 from coterie.privacy.guarantee import Guarantee, Level, Trust
@@ -33,6 +38,8 @@ def only_the_toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "all_families", lambda: [FAMILY])
     monkeypatch.setattr(engine, "find", lambda name: FAMILY)
     monkeypatch.setattr(work, "find", lambda name: FAMILY)
+    monkeypatch.setattr(reference, "measure", as_configured)
+    monkeypatch.setitem(registry.DEFENCES, "noise", "tests.audit.toy:Noise")
 
 
 def run(folder: Path, **values: object) -> AuditResult:
@@ -129,7 +136,7 @@ def test_a_score_of_which_nobody_knows_how_sure_it_is_breaks_its_limit() -> None
     finding = replace(found(0.5), interval=Interval.unknown(0.1), runs=(lone,))
     evidence = replace(FAMILY.measure(subject(), noise(1.0), 0), findings=[finding], utility=lone)
     tried = Tried(FAMILY, noise(1.0), [evidence])
-    for check in gate.checks(gate.limits_of({"max_toy_auc": 0.9, "min_accuracy": 0.05}), [tried]):
+    for check in gate.checks(gate.limits_of({"max_toy_auc": 0.9, "min_accuracy": 0.05}), [tried], [tried.defended]):
         assert not check.passed
         assert check.reason.startswith("undecided: ")
 
@@ -141,7 +148,7 @@ def test_an_unknown_limit_suggests_the_nearest(tmp_path: Path) -> None:
 
 def test_a_family_that_does_not_fit_is_left_out_with_a_reason(tmp_path: Path) -> None:
     result = run(tmp_path, model={"kind": "cnn"})
-    assert result.left_out == {"toy": "needs fcnn"}
+    assert result.left_out == [LeftOut("toy", "needs fcnn")]
     assert result.findings == []
 
 
@@ -218,27 +225,77 @@ def test_an_epsilon_that_follows_from_nothing_meets_no_limit() -> None:
     def check(guarantee: Guarantee) -> Check:
         promise = Promise(guarantee, None, Outcome.NOT_REFUTED, ["none"])
         evidence = replace(FAMILY.measure(subject(), noise(1.0), 0), promise=promise)
-        return gate.checks([Limit("max_epsilon", 3.0)], [Tried(FAMILY, noise(1.0), [evidence])])[0]
+        tried = Tried(FAMILY, noise(1.0), [evidence])
+        return gate.checks([Limit("max_epsilon", 3.0)], [tried], [tried.defended])[0]
 
     assert not check(stated).passed
     assert "no formal guarantee" in check(stated).reason
     assert check(proven).passed
 
 
-def test_an_epsilon_of_another_federation_meets_no_limit() -> None:
-    """A surrogate is not what is launched: undefended it says nothing, and defended it does not speak for others."""
+def test_accuracy_and_epsilon_of_another_federation_meet_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a family trains for its attack is not what is launched: the reference run decides."""
+    poor = Sample.average([0.3, 0.31], 0.0, 1.0)
 
-    class Surrogate(Toy):
-        surrogate = True
+    def unproven(subject: Subject, defence: Choice, seed: int) -> Evidence:
+        return replace(as_configured(subject, defence, seed), promise=None, utility=poor)
 
-    def rows(choice: Choice) -> list[Tried]:
-        return [Tried(Surrogate(), choice, [FAMILY.measure(subject(), choice, 0)])]
+    monkeypatch.setattr(reference, "measure", unproven)
+    limits = {"max_epsilon": 20.0, "min_accuracy": 0.5}
+    result = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits)
+    epsilon, accuracy = result.checks
+    assert (epsilon.measured.estimate, epsilon.passed) == (math.inf, False)
+    assert accuracy.measured.estimate == pytest.approx(0.305)
+    assert not accuracy.passed
+    assert [row.defence for row in result.as_configured] == ["none", "noise (strength 1)"]
+    assert {row.family for row in result.as_configured} == {AS_CONFIGURED}
 
-    undefended = Tried(FAMILY, Choice(kind="none"), [FAMILY.measure(subject(), Choice(kind="none"), 0)])
-    limit = [Limit("max_epsilon", 20.0)]
-    assert gate.checks(limit, rows(noise(1.0)))[0].passed
-    assert not gate.checks(limit, [*rows(noise(1.0)), undefended])[0].passed
-    assert "nothing measured" in gate.checks(limit, rows(Choice(kind="none")))[0].reason
+
+def test_what_the_ledger_says_was_spent_counts_where_less_was_promised() -> None:
+    tried = Tried(FAMILY, noise(1.0), [replace(FAMILY.measure(subject(), noise(1.0), 0), spent=12.0)])
+    (check,) = gate.checks([Limit("max_epsilon", 11.0)], [tried], [tried.defended])
+    assert (check.measured.estimate, check.passed) == (12.0, False)
+
+
+class Choosy(Noise):
+    def fits(self, protocol: Protocol[Any]) -> str:
+        return "" if protocol.trains else "it needs gradients"
+
+
+class Untrained(Toy):
+    """Runs a clustering, whatever is configured."""
+
+    def protocol(self, subject: Subject) -> Protocol[Any]:
+        return find("reconstruction from k-means").protocol(subject)
+
+
+def test_a_defence_with_no_place_in_a_family_is_a_row_and_nothing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(Untrained(), monkeypatch)
+    monkeypatch.setitem(registry.DEFENCES, "noise", "tests.audit.test_engine:Choosy")
+    result = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits={"max_toy_auc": 0.75})
+    assert result.left_out == [LeftOut("toy", "it needs gradients", f"noise (strength {size})") for size in (1, 4)]
+    assert "2 combinations were left out: noise (strength 1) in toy; noise (strength 4) in toy." in result.headline
+    assert [row.defence for row in result.as_configured] == ["none", "noise (strength 1)"]
+    assert not result.passed  # the undefended family is what is left to judge by
+    assert json.loads(result.to_json())["left_out"][0] == {
+        "family": "toy",
+        "reason": "it needs gradients",
+        "defence": "noise (strength 1)",
+    }
+    assert render(result).count("it needs gradients") == 2
+
+
+def test_a_defence_that_cannot_be_launched_stops_the_audit_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Noise, "fits", lambda self, protocol: "it has no place")
+    with pytest.raises(InvalidInput, match=r"defence 'noise' does not fit trainer 'ifca': it has no place; change"):
+        run(tmp_path, defence={"kind": "noise", "strength": 1.0})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
@@ -315,7 +372,9 @@ def picky(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_defence_that_does_not_fit_is_left_out_and_says_so(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert [row.defence for row in result.defended] == ["none", "noise (strength 1)"]
-    assert result.left_out == {"toy under noise (strength 4)": "strength=4.0 is too much for this federation"}
+    why = "strength=4.0 is too much for this federation"
+    assert result.left_out == [LeftOut("toy", why, "noise (strength 4)")]
+    assert result.headline.endswith("1 combination was left out: noise (strength 4) in toy.")
     assert result.warned == {"toy under noise (strength 1)": "UserWarning: strength=1.0 is little"}
     page = render(result)
     assert "is too much for this federation" in page
@@ -324,8 +383,9 @@ def test_a_defence_that_does_not_fit_is_left_out_and_says_so(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("picky")
 def test_what_the_user_named_is_not_left_out_in_silence(tmp_path: Path) -> None:
-    with pytest.raises(JobFailed, match=r"strength=4\.0 is too much"):
-        run(tmp_path, defence={"kind": "noise", "strength": 4.0})
+    result = run(tmp_path, defence={"kind": "noise", "strength": 4.0}, limits={"max_toy_auc": 0.99})
+    assert "1 combination was left out: noise (strength 4) in toy." in result.headline
+    assert "nothing measured it" in result.checks[0].reason
     with pytest.raises(JobFailed, match="hidden=0 cannot be trained"):
         run(tmp_path, model={"kind": "fcnn", "hidden": 0}, audit={"families": ["toy"]})
 

@@ -149,8 +149,9 @@ def test_property_inference_needs_a_property() -> None:
 
 
 def test_noise_on_sums_has_no_place_in_training_and_the_other_way_round() -> None:
-    assert not find("preference profiling").accepts(noise("client"))
-    assert not find("membership in a clustering").accepts(Choice(kind="dpsgd"))
+    assert "no sums in which a unit's share" in find("preference profiling").misfit(subject(), noise("client"))
+    assert "no gradients" in find("membership in a clustering").misfit(subject(), Choice(kind="dpsgd"))
+    assert not find("membership in a clustering").misfit(subject(), noise("client"))
 
 
 def test_noise_added_by_nobody_known_is_an_error() -> None:
@@ -177,9 +178,12 @@ sets = 5
 [audit]
 seeds = 2
 families = ["membership in a clustering", "reconstruction from k-means"]
-[defence]
+[[audit.compare]]
 kind = "noisy_sums"
 added_by = "shared"
+[trainer]
+kind = "fedavg"
+rounds = 2
 [limits]
 max_membership_auc = {limit}
 """
@@ -191,7 +195,7 @@ def coterie(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_audit_writes_a_report_and_the_gate_decides_the_exit_code(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(FILE.format(limit=0.8))
+    (tmp_path / "a.toml").write_text(FILE.format(limit=1.0))
     done = coterie(tmp_path, "audit", "a.toml", "--json", "--junit", "gate.xml")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

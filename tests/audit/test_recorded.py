@@ -118,9 +118,10 @@ def test_the_interval_is_over_what_was_observed(of_digits: AuditResult) -> None:
 
 
 def test_what_needs_to_take_part_is_left_out_and_says_so(of_digits: AuditResult) -> None:
-    assert "needs to take part" in of_digits.left_out["model acquisition"]
-    assert "the records that were clustered" in of_digits.left_out["membership in a clustering"]
-    assert "audit.property" in of_digits.left_out["property inference"]
+    reasons = {one.family: one.reason for one in of_digits.left_out}
+    assert "needs to take part" in reasons["model acquisition"]
+    assert "the records that were clustered" in reasons["membership in a clustering"]
+    assert "audit.property" in reasons["property inference"]
 
 
 def test_without_truth_suspicions_are_reported_without_a_score(digits: Path, tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
             if "ids" in message.files:
                 path.unlink()
 
-    live = replace(FAMILY.attack(model, trainer, Defence()), warmup=4)
+    live = replace(FAMILY.attack(subject(), model, trainer, Defence()), warmup=4)
     held = split.auxiliary(federation)
     guess = live.infer(Tape([live.threat], recording).view(live.threat), held, Rng.seeded(0).child("attack"))
 
@@ -222,7 +223,7 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
     assert finding.interval == judge(guess, expected).interval
     assert finding.roc is not None
     assert finding.roc.area == pytest.approx(finding.score, abs=1e-12)
-    assert "needs what clients sent" in result.left_out["preference profiling"]
+    assert "needs what clients sent" in {one.family: one.reason for one in result.left_out}["preference profiling"]
     (suspected,) = result.suspected
     assert [float(score) for _, score in suspected.answers] == sorted(
         (round(score, 3) for score in guess.scores.values()), reverse=True

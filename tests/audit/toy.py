@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.audit.case import Subject, parse
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.config.schema import Choice
+from coterie.flow.guard import Defence
 from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import Finding
 from coterie.measure.intervals import Sample
@@ -17,6 +18,13 @@ from coterie.measure.roc import Curve
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 
 UNITS = 1000
+
+
+@dataclass(frozen=True)
+class Noise(Defence):
+    """A defence that the configuration can name; the toy's formula does the rest."""
+
+    strength: float = 1.0
 
 
 class Toy(Family):
@@ -47,8 +55,16 @@ class Toy(Family):
         history = [(0, 0.1 * seed), (5, use)]
         return Evidence([real, control], "accuracy", utility, seconds, 100.0, 1000.0, promise, history)
 
+    def differs(self, subject: Subject) -> str:
+        return "no federation at all"
+
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
         return [(noise(strength), strength) for strength in (0.5, 1.0, 4.0)]
+
+
+def as_configured(subject: Subject, defence: Choice, seed: int) -> Evidence:
+    """The reference run, by the same formula."""
+    return replace(FAMILY.measure(subject, defence, seed), findings=(), history=())
 
 
 def found(score: float, units: int = UNITS) -> Finding:

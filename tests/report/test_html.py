@@ -124,8 +124,10 @@ def test_figures_galleries_methods_and_the_rest_are_there(page: Page) -> None:
     assert len(page.of("img")) == sum(len(pictures) for gallery in result.galleries for _, pictures in gallery.rows)
     for method in result.methods:
         assert {method.paper, method.question, method.threat, method.method} <= set(page.texts)
-    for why in [*result.left_out.values(), *result.reproduce.values(), *result.subject.values()]:
+    for why in [*[one.reason for one in result.left_out], *result.reproduce.values(), *result.subject.values()]:
         assert why in page.text
+    for word in ("The federation as configured", "ledger: ε = 2.861 spent", "not as configured: 4 clients"):
+        assert word in page.text
     assert result.frontiers[0].recommendation in page.text
     assert "does not hold" in page.text
 

@@ -183,12 +183,15 @@ class PassiveProperty:
         return means
 
     def own_update(self, view: View, observed: Observed) -> Own | None:
-        """What the adversary's clients sent to this cluster; None if they were elsewhere, or it was not recorded."""
+        """What the adversary's clients sent to this cluster; None if they were elsewhere, or no record of it is open.
+
+        Of its own answer it would also know what it sealed; it goes without, which costs it little among others.
+        """
         if not view.has_sent(observed.round):
             return None
         sent = view.sent(observed.round)
         mine = sent.membership[:, observed.slot].nonzero().flatten()
-        if not len(mine):
+        if not len(mine) or not sent.values:
             return None
         mean = {name: leaf[mine, 0].mean(0) - observed.start[name] for name, leaf in sent.values.items()}
         return Own(mean, len(mine))

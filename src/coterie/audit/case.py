@@ -29,12 +29,56 @@ class Property(BaseModel):
     value: int = 1
 
 
+class PropertySettings(BaseModel):
+    """Of property inference: ``[audit.property_inference]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    clients: int = Field(default=4, ge=3)  # the fewer, the more shows of each: the paper's tables start at 3
+    every: int = Field(default=3, ge=2)  # rounds; neighbours oppose each other, so every other looks like a property
+    warmup: int = Field(default=60, ge=0)  # rounds that are not looked at
+    scored: int = Field(default=90, ge=1)  # rounds that are
+
+
+class AcquisitionSettings(BaseModel):
+    """Of model acquisition: ``[audit.model_acquisition]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    join: int = Field(default=20, ge=1)  # the round in which the first newcomer joins; others follow, two rounds apart
+
+
+class ProfilingSettings(BaseModel):
+    """Of preference profiling: ``[audit.preference_profiling]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    rounds: int = Field(default=12, ge=1)  # at most
+    retrain_every: int = Field(default=4, ge=1)  # rounds between those whose models are profiled, for the curve
+
+
+class MembershipSettings(BaseModel):
+    """Of membership in a clustering: ``[audit.kmeans_membership]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    trials: int = Field(default=500, ge=2)  # releases with the record, and as many without
+
+
+class ReconstructionSettings(BaseModel):
+    """Of reconstruction from k-means: ``[audit.kmeans_reconstruction]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    victims: int = Field(default=5, ge=1)  # clients, of each of which one record is looked for
+
+
 class AuditOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     seeds: int = Field(default=3, ge=1)
     families: tuple[str, ...] = ()  # all that the data admit, if empty
     property: Property | None = None
     compare: tuple[Choice, ...] = ()  # further defences; each family has its own few if empty
+    property_inference: PropertySettings = PropertySettings()
+    model_acquisition: AcquisitionSettings = AcquisitionSettings()
+    preference_profiling: ProfilingSettings = ProfilingSettings()
+    kmeans_membership: MembershipSettings = MembershipSettings()
+    kmeans_reconstruction: ReconstructionSettings = ReconstructionSettings()
 
 
 class RecordedOptions(BaseModel):

@@ -13,8 +13,10 @@ from torch import Tensor
 from coterie.audit.case import Subject
 from coterie.audit.curves import as_png
 from coterie.audit.family import Family
+from coterie.audit.fitting import NOISY_SUMS
 from coterie.audit.recorded import Recording
 from coterie.audit.scene import held_back
+from coterie.config import registry
 from coterie.config.schema import Choice
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.defences.noisy_sums.central import CentralNoise
@@ -34,7 +36,6 @@ from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.rng import Rng
 from coterie.wire.tape import Tape
 
-KIND = "noisy_sums"
 PLACES = {"server": CentralNoise, "shared": DistributedNoise, "client": LocalNoise}
 DELTA = 1e-6
 
@@ -42,16 +43,20 @@ DELTA = 1e-6
 class ClusteringFamily(Family):
     """A family that attacks federated k-means; its defences are noise, by who adds it."""
 
-    surrogate = True
-
     def admits(self, subject: Subject) -> str:
         return "" if subject.data.kind not in ("yelp", "critics") else "needs points, and the data are texts"
 
     def admits_recording(self, recording: Recording) -> str:
         return "needs the records that were clustered, and a recording does not hold them"
 
-    def accepts(self, choice: Choice) -> bool:
-        return choice.kind in ("none", KIND)
+    def protocol(self, subject: Subject) -> FederatedLloyd:
+        return FederatedLloyd(2, centres=torch.zeros(2, 1), steps=1)  # of as many clusters and features as it may be
+
+    def misfit(self, subject: Subject, choice: Choice) -> str:
+        return "" if choice.kind == NOISY_SUMS else super().misfit(subject, choice)  # planned for these very sums
+
+    def differs(self, subject: Subject) -> str:
+        return "one Lloyd step of federated k-means on the same clients' points, from public centres"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         return [noise(place) for place in PLACES]
@@ -61,7 +66,7 @@ class ClusteringFamily(Family):
 
 
 def noise(added_by: str, epsilon: float = 1.0) -> Choice:
-    return Choice.model_validate({"kind": KIND, "added_by": added_by, "epsilon": epsilon})
+    return Choice.model_validate({"kind": NOISY_SUMS, "added_by": added_by, "epsilon": epsilon})
 
 
 @dataclass(frozen=True)
@@ -93,17 +98,18 @@ class Scene:
     def clients(self) -> int:
         return int((self.federation.train.sizes > 0).sum())
 
-    def protocol(self, private: bool) -> FederatedLloyd:
-        level = Level.RECORD if private else None
+    def protocol(self, choice: Choice) -> FederatedLloyd:
+        """Noise needs what a record adds to be bounded; nothing else does."""
+        level = Level.RECORD if choice.kind == NOISY_SUMS else None
         return FederatedLloyd(len(self.centres), level, centres=self.centres, steps=1, bound=self.bound)
 
     def defence(self, choice: Choice) -> Defence:
-        if choice.kind == "none":
-            return Defence()
+        if choice.kind != NOISY_SUMS:
+            return registry.build_defence(choice)
         place, epsilon = choice.options.get("added_by", "server"), float(choice.options.get("epsilon", 1.0))
         if place not in PLACES:
             raise InvalidInput(f"added_by={place!r} {nearest(place, PLACES)}")
-        planned = plan_noise(self.protocol(True).releases(), epsilon, DELTA, SHARES[Level.RECORD])
+        planned = plan_noise(self.protocol(choice).releases(), epsilon, DELTA, SHARES[Level.RECORD])
         if place == "shared":
             return DistributedNoise(planned, clients=self.clients)
         kind: type[NoisySums] = PLACES[place]
@@ -112,7 +118,7 @@ class Scene:
     def run(self, choice: Choice, rng: Rng, tape: Tape | None = None) -> tuple[Ring[Clusters], Clusters, float]:
         """The ring, its state at the end, and the seconds that it took."""
         started = time.monotonic()
-        protocol, guards = self.protocol(choice.kind != "none"), self.defence(choice)
+        protocol, guards = self.protocol(choice), self.defence(choice)
         ring = Ring(protocol, self.federation, None, guards, Roots.same(rng), tape, processes=0)
         state = ring.run()
         return ring, state, time.monotonic() - started

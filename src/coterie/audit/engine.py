@@ -6,12 +6,12 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coterie.audit import curves, gate, work
+from coterie.audit import curves, fitting, gate, work
 from coterie.audit.case import Subject, check_limits, label
 from coterie.audit.family import Family, all_families, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
-from coterie.measure.findings import AuditResult, Method
+from coterie.measure.findings import AuditResult, LeftOut, Method
 from coterie.run.folder import versions
 from coterie.run.jobs import Progress
 
@@ -26,24 +26,29 @@ def audit(
 ) -> AuditResult:
     """Train, attack and judge; or attack what was recorded. Jobs whose results the folder holds are not run again."""
     started = time.monotonic()
-    chosen, left_out = admitted(subject)
+    chosen, not_admitted = admitted(subject)
     check_limits(subject.limits, gate.known_limits(all_families()))
+    if not subject.recorded:
+        fitting.check_launch(subject)
     subject.rehearse()
-    plan = [(family, choice) for family in chosen for choice in settings(family, subject)]
+    wanted = [(family, choice) for family in chosen for choice in settings(family, subject)]
+    plan = work.Plan.of(subject, wanted, [work.NONE, subject.defence, *subject.audit.compare])
     shown = work.run(plan, subject, folder, processes=processes, progress=progress)
     tried, run = shown.tried, list(dict.fromkeys(one.family for one in shown.tried))
     launched = [one for one in tried if one.choice == work.configured(one.family, subject)]
+    served = [one.defended for one in launched] if subject.recorded else [shown.served[subject.defence]]
     return AuditResult(
         title=f"Audit of {subject.name}",
         subject=_words(subject),
         findings=[finding for one in tried for finding in one.findings],
         defended=[] if subject.recorded else [one.defended for one in tried],
+        as_configured=list(shown.served.values()),
         charts=curves.over_rounds(tried) + [chart for one in tried for chart in one.evidence[0].charts],
         galleries=curves.galleries(tried),
         suspected=[row for one in tried for row in one.evidence[0].suspected],
-        checks=gate.checks(gate.limits_of(subject.limits), launched),
-        methods=[Method(family.name, family.paper, family.question, family.threat, family.method) for family in run],
-        left_out={**left_out, **shown.refused},
+        checks=gate.checks(gate.limits_of(subject.limits), launched, served),
+        methods=[_method(family, subject) for family in run],
+        left_out=[*not_admitted, *shown.left_out],
         warned=shown.warned,
         reproduce={
             "command": command,
@@ -56,28 +61,36 @@ def audit(
     )
 
 
-def admitted(subject: Subject) -> tuple[list[Family], dict[str, str]]:
+def _method(family: Family, subject: Subject) -> Method:
+    differs = "" if subject.recorded else family.differs(subject)
+    return Method(family.name, family.paper, family.question, family.threat, family.method, differs)
+
+
+def admitted(subject: Subject) -> tuple[list[Family], list[LeftOut]]:
     """The families that will be run, and why the others will not."""
-    chosen, left_out = [], {}
+    chosen, left_out = [], []
     recording = Recording(subject) if subject.recorded else None
     wanted = {find(name).name for name in subject.audit.families}
     for family in all_families():
         if wanted and family.name not in wanted:
-            left_out[family.name] = "not asked for"
+            left_out.append(LeftOut(family.name, "not asked for"))
         elif reason := family.admits_recording(recording) if recording else family.admits(subject):
-            left_out[family.name] = reason
+            left_out.append(LeftOut(family.name, reason))
         else:
             chosen.append(family)
     return chosen, left_out
 
 
 def settings(family: Family, subject: Subject) -> list[Choice]:
-    """No defence first, then the one that is configured, then those to compare with; of a recording, its own."""
+    """No defence first, then the one that is configured, then those to compare with; of a recording, its own.
+
+    Where none of those that the user names has a place, the family's own few are compared as well.
+    """
     if subject.recorded:
         return [subject.defence]
-    compare = [choice for choice in subject.audit.compare if family.accepts(choice)] or family.defences(subject)
-    rows = [Choice(kind="none"), work.configured(family, subject), *compare]
-    return list(dict.fromkeys(rows))
+    named = subject.audit.compare
+    own = () if any(not family.misfit(subject, choice) for choice in named) else family.defences(subject)
+    return list(dict.fromkeys([work.NONE, subject.defence, *named, *own]))
 
 
 def _words(subject: Subject) -> dict[str, str]:

@@ -26,6 +26,7 @@ class Evidence:
     charts: Sequence[Chart] = ()  # the first seed's are shown
     pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # "private" and "rebuilt": PNG files in base64
     suspected: Sequence[Suspected] = ()
+    spent: float | None = None  # epsilon, by the run's own ledger; None: nothing was entered
 
     @staticmethod
     def of_recording(

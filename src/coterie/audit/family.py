@@ -6,14 +6,15 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from coterie.audit import families
+from coterie.audit import families, fitting
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput, nearest
+from coterie.flow.protocol import Protocol
 
 
 class Family(ABC):
@@ -26,7 +27,6 @@ class Family(ABC):
     threat: ClassVar[str]
     method: ClassVar[str]
     gallery: ClassVar[str] = ""  # the caption of its pictures, if it rebuilds any
-    surrogate: ClassVar[bool] = False  # whether it attacks another federation than the configured trainer's
 
     @abstractmethod
     def admits(self, subject: Subject) -> str:
@@ -36,9 +36,17 @@ class Family(ABC):
     def defences(self, subject: Subject) -> Sequence[Choice]:
         """What to compare; ``none`` comes first."""
 
-    def accepts(self, choice: Choice) -> bool:
-        """Whether a defence has a place here: noise on sums has none in training a network."""
-        return choice.kind != "noisy_sums"
+    def protocol(self, subject: Subject) -> Protocol[Any]:
+        """What it runs, as far as a defence must know it: a family may attack another than the configured trainer."""
+        return subject.protocol(subject.trainers[0])
+
+    def misfit(self, subject: Subject, choice: Choice) -> str:
+        """Why a defence has no place in what this family runs; empty if it has."""
+        return fitting.why_not(choice, self.protocol(subject))
+
+    def differs(self, subject: Subject) -> str:
+        """What it attacks in the place of the configured federation, in words; empty if it is that one."""
+        return ""
 
     @abstractmethod
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from coterie.audit.family import Family
 from coterie.audit.tried import Tried
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
-from coterie.measure.findings import UNDEFENDED, Finding, Frontier, FrontierPoint, Limit, strongest
+from coterie.measure.findings import UNDEFENDED, Defended, Finding, Frontier, FrontierPoint, Limit, strongest
 from coterie.measure.intervals import Interval
 from coterie.run.jobs import Progress
 
@@ -28,7 +28,8 @@ def frontier(
         raise InvalidInput(
             f"families={[family.name for family in families]} have no defence whose strength can be swept"
         )
-    plan = [(family, choice) for family in swept for choice, _ in sweeps[family.name]]
+    wanted = [(family, choice) for family in swept for choice, _ in sweeps[family.name]]
+    plan = work.Plan.of(subject, wanted, [choice for _, choice in wanted])
     shown = work.run(plan, subject, folder, progress=progress)
     strengths = {(name, choice): strength for name, sweep in sweeps.items() for choice, strength in sweep}
     return [
@@ -36,17 +37,22 @@ def frontier(
             subject,
             family,
             [(one, strengths[family.name, one.choice]) for one in shown.tried if one.family is family],
+            shown.served,
         )
         for family in dict.fromkeys(one.family for one in shown.tried)
     ]
 
 
-def of_family(subject: Subject, family: Family, settings: Sequence[tuple[Tried, float]]) -> Frontier:
+def of_family(
+    subject: Subject, family: Family, settings: Sequence[tuple[Tried, float]], launched: Mapping[Choice, Defended]
+) -> Frontier:
+    """``launched``: what each setting serves where it can be launched; else what the family's own run serves."""
     first = settings[0][0]
-    limits = [one for one in gate.limits_of(subject.limits) if gate.measured_by(family, first, one)]
+    served = {one.choice: launched.get(one.choice, one.defended) for one, _ in settings}
+    limits = [one for one in gate.limits_of(subject.limits) if gate.measured_by(family, served[first.choice], one)]
     swept = swept_options([tried.choice for tried, _ in settings])
     higher_is_better = first.defended.utility_measure == "accuracy"
-    points = [_point(tried, strength, swept, limits) for tried, strength in settings]
+    points = [_point(one, strength, swept, limits, served[one.choice]) for one, strength in settings]
     points = mark_dominated(points, higher_is_better)
     chosen, words = recommend(family, points)
     head = strongest(first.findings) or first.findings[0]
@@ -62,7 +68,9 @@ def of_family(subject: Subject, family: Family, settings: Sequence[tuple[Tried, 
     )
 
 
-def _point(tried: Tried, strength: float, swept: Sequence[str], limits: Sequence[Limit]) -> FrontierPoint:
+def _point(
+    tried: Tried, strength: float, swept: Sequence[str], limits: Sequence[Limit], served: Defended
+) -> FrontierPoint:
     head: Finding | None = strongest(tried.findings)
     options = {name: tried.choice.options[name] for name in swept if name in tried.choice.options}
     return FrontierPoint(
@@ -73,7 +81,7 @@ def _point(tried: Tried, strength: float, swept: Sequence[str], limits: Sequence
         seconds=tried.defended.seconds,
         setting=tried.defence,
         note=in_words(options),
-        passes=all(check.passed for check in gate.checks(limits, [tried])) if limits else None,
+        passes=all(check.passed for check in gate.checks(limits, [tried], [served])) if limits else None,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from coterie.audit.family import Family
 from coterie.audit.tried import Tried
-from coterie.measure.findings import Check, Limit, counted
+from coterie.measure.findings import Check, Defended, Limit, counted
 from coterie.measure.intervals import Interval
 from coterie.measure.verdicts import FAR, further_share
 
@@ -30,19 +30,19 @@ def limits_of(limits: Mapping[str, float]) -> list[Limit]:
     return [Limit(name, bound, at_least=name == ACCURACY) for name, bound in limits.items()]
 
 
-def measured_by(family: Family, tried: Tried, limit: Limit) -> bool:
-    """Whether this family can say anything about a limit at all."""
-    useful = limit.name == ACCURACY and tried.defended.utility_measure == "accuracy"
+def measured_by(family: Family, served: Defended, limit: Limit) -> bool:
+    """Whether this family and this run can say anything about a limit at all."""
+    useful = limit.name == ACCURACY and served.utility_measure == "accuracy"
     return useful or limit.name in (leakage_limit(family), EPSILON)
 
 
-def checks(limits: Sequence[Limit], launched: Sequence[Tried]) -> list[Check]:
-    """Each limit against all families under what is to be launched."""
-    return [_check(limit, launched) for limit in limits]
+def checks(limits: Sequence[Limit], launched: Sequence[Tried], served: Sequence[Defended]) -> list[Check]:
+    """Leakage against all families under what is to be launched; accuracy and epsilon against what it served."""
+    seeds = launched[0].seeds if launched else 1
+    return [_check(limit, _measured(limit, launched, served), seeds) for limit in limits]
 
 
-def _check(limit: Limit, launched: Sequence[Tried]) -> Check:
-    found = _measured(limit, launched)
+def _check(limit: Limit, found: Sequence[Interval], seeds: int) -> Check:
     if not found or any(math.isnan(one.estimate) for one in found):
         nothing = "nothing measured it: the family was left out, or there was no truth to score by"
         return Check(limit, Interval.unknown(math.nan), False, nothing)
@@ -50,7 +50,7 @@ def _check(limit: Limit, launched: Sequence[Tried]) -> Check:
     if math.isinf(worst.estimate) and limit.name == EPSILON:
         return Check(limit, worst, False, "there is no formal guarantee, so no epsilon that could meet it")
     passed = worst.is_known and limit.excess(limit.unsafe_end(worst)) <= 0
-    return Check(limit, worst, passed, _reason(limit, worst, passed, launched[0].seeds))
+    return Check(limit, worst, passed, _reason(limit, worst, passed, seeds))
 
 
 def _reason(limit: Limit, found: Interval, passed: bool, seeds: int) -> str:
@@ -69,18 +69,18 @@ def _reason(limit: Limit, found: Interval, passed: bool, seeds: int) -> str:
     return f"undecided: may break {said}; {more} would decide"
 
 
-def _measured(limit: Limit, launched: Sequence[Tried]) -> list[Interval]:
+def _measured(limit: Limit, launched: Sequence[Tried], served: Sequence[Defended]) -> list[Interval]:
     if limit.name == EPSILON:
-        return [_exactly(_epsilon(one)) for one in launched if not one.family.surrogate or one.choice.kind != "none"]
+        return [_exactly(_epsilon(one)) for one in served]
     if limit.name == ACCURACY:
-        return [one.defended.utility for one in launched if one.defended.utility_measure == "accuracy"]
+        return [one.utility for one in served if one.utility_measure == "accuracy"]
     here = [one for one in launched if leakage_limit(one.family) == limit.name]
     return [finding.interval for one in here for finding in one.findings if not finding.control]
 
 
-def _epsilon(tried: Tried) -> float:
-    promise = tried.defended.promise
-    return math.inf if promise is None else promise.epsilon
+def _epsilon(served: Defended) -> float:
+    """What is proven; no less than what the ledger says was spent."""
+    return math.inf if served.promise is None else max(served.promise.epsilon, served.spent or 0.0)
 
 
 def _exactly(value: float) -> Interval:

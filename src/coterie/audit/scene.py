@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 
@@ -22,7 +22,6 @@ from coterie.measure.claims import Promise, judge_guarantee
 from coterie.measure.cost import Stopwatch, peak_memory
 from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.findings import Chart, Finding
-from coterie.measure.intervals import Sample
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import Guarantee
@@ -64,11 +63,10 @@ class Played:
 
     def evidence(self, findings: Sequence[Finding], promise: Promise | None, charts: Sequence[Chart] = ()) -> Evidence:
         """What attacks found, beside what the run cost and how well it served its clients."""
-        served = self.scores.accuracy[~self.scores.accuracy.isnan()]
         return Evidence(
             findings=findings,
             utility_measure=self.scores.measure,
-            utility=replace(Sample.average(served.tolist(), 0.0, 1.0), mean=self.scores.mean),
+            utility=self.scores.sample(),
             seconds=self.seconds,
             upload_bytes=self.upload_bytes,
             memory_bytes=self.memory_bytes,

@@ -39,14 +39,19 @@ class Tried:
 
     @cached_property
     def defended(self) -> Defended:
-        first = self.evidence[0]
-        return Defended(
-            family=self.family.name,
-            defence=self.defence,
-            utility_measure=first.utility_measure,
-            utility=pooled([one.utility for one in self.evidence]),
-            seconds=float(np.mean([one.seconds for one in self.evidence])),
-            upload_bytes=float(np.mean([one.upload_bytes for one in self.evidence])),
-            memory_bytes=float(max(one.memory_bytes for one in self.evidence)),
-            promise=worst_promise([one.promise for one in self.evidence if one.promise is not None]),
-        )
+        return defended(self.family.name, self.defence, self.evidence)
+
+
+def defended(family: str, defence: str, evidence: Sequence[Evidence]) -> Defended:
+    """What was served, promised and spent, over all seeds: of a promise and of what was spent, the worst."""
+    return Defended(
+        family=family,
+        defence=defence,
+        utility_measure=evidence[0].utility_measure,
+        utility=pooled([one.utility for one in evidence]),
+        seconds=float(np.mean([one.seconds for one in evidence])),
+        upload_bytes=float(np.mean([one.upload_bytes for one in evidence])),
+        memory_bytes=float(max(one.memory_bytes for one in evidence)),
+        promise=worst_promise([one.promise for one in evidence if one.promise is not None]),
+        spent=max((one.spent for one in evidence if one.spent is not None), default=None),
+    )

@@ -41,6 +41,8 @@ def train(path: Path | None, root: Path, seed: int | None, record: Path | None =
     config = read(path) if path else example()
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
+    for choice in config.trainers:
+        config.fitting_defence(choice)  # before anything long begins
     lines = []
     with prepared(config) as (federation, model):
         for choice in config.trainers:
@@ -93,11 +95,13 @@ def prepared(config: Config) -> Iterator[tuple[Federation, Model]]:
 
 def _run(config: Config, choice: Choice, federation: Federation, model: Model, folder: RunFolder) -> Line:
     from coterie.audit.recorded import RECORDER, describe
+    from coterie.audit.reference import promised, spent
     from coterie.measure.witness import Witness
+    from coterie.report.values import ledger
     from coterie.run.training import train as run
     from coterie.wire.tape import Tape
 
-    protocol, witness = config.protocol(choice), Witness()
+    protocol, guard, witness = config.protocol(choice), config.fitting_defence(choice), Witness()
     recording = folder.record.get("recording")
     started = time.monotonic()
     columns = (
@@ -125,13 +129,16 @@ def _run(config: Config, choice: Choice, federation: Federation, model: Model, f
             federation,
             model,
             seed=config.seed,
-            defence=config.built_defence(),
+            defence=guard,
             evaluate_every=config.evaluate_every,
             folder=folder,
             tape=Tape([RECORDER], Path(recording)) if recording else None,
             witness=witness,
             progress=tell,
         )
+    if promise := promised(protocol, guard, federation):
+        used = spent(outcome, promise)
+        console.print(f"privacy: {promise.claim}" + (f"; {ledger(used)}" if used is not None else ""), soft_wrap=True)
     if recording:
         describe(Path(recording), config.model_dump(mode="json"), federation, outcome.scores.choices.argmax(1), witness)
         console.print(f"messages: {recording}; `coterie audit --recorded {recording}` attacks them", soft_wrap=True)

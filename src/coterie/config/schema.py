@@ -81,6 +81,19 @@ class Config(BaseModel):
     def built_defence(self) -> Defence:
         return registry.build_defence(self.defence)
 
+    def fitting_defence(self, trainer: Choice) -> Defence:
+        """The defence, which must have a place on this trainer."""
+        defence = self.built_defence()
+        if why := defence.fits(self.protocol(trainer)):
+            raise misfit(self.defence, trainer, why)
+        return defence
+
+
+def misfit(defence: Choice, trainer: Choice, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"defence {defence.kind!r} does not fit trainer {trainer.kind!r}: {why}; change [defence] or [trainer]"
+    )
+
 
 def build_model(choice: Choice, examples: Examples) -> Model:
     """The model; what follows from the data (classes, shape, vocabulary) need not be said."""

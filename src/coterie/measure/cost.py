@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from coterie.flow.ask import AnyAsk
 
@@ -28,3 +30,9 @@ class Stopwatch:
 def peak_memory() -> int:
     """Bytes that this process held at most so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def forget_peak() -> None:
+    """Let the peak of memory count from here on, where the system can: a process runs many jobs."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

@@ -148,6 +148,19 @@ class Defended:
     upload_bytes: float  # a client and round
     memory_bytes: float  # peak
     promise: Promise | None = None
+    spent: float | None = None  # epsilon, by the run's own ledger; None: nothing was entered
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A family that was not run, or one that was not run under a defence, and why."""
+
+    family: str
+    reason: str
+    defence: str = ""  # all of them, if empty
+
+    def __str__(self) -> str:
+        return f"{self.family} under {self.defence}" if self.defence else self.family
 
 
 @dataclass(frozen=True)
@@ -264,6 +277,7 @@ class Method:
     question: str
     threat: str
     method: str
+    differs: str = ""  # what it attacks in the place of the configured federation; empty: that one
 
 
 @dataclass(frozen=True)
@@ -274,13 +288,14 @@ class AuditResult:
     subject: Mapping[str, str]  # what was audited, in words
     findings: Sequence[Finding]
     defended: Sequence[Defended]
+    as_configured: Sequence[Defended] = ()  # the federation as `coterie train` trains it, under each defence
     charts: Sequence[Chart] = ()
     galleries: Sequence[Gallery] = ()
     suspected: Sequence[Suspected] = ()
     frontiers: Sequence[Frontier] = ()
     checks: Sequence[Check] = ()
     methods: Sequence[Method] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)  # families, and defences, that were not run, and why
+    left_out: Sequence[LeftOut] = ()
     warned: Mapping[str, str] = field(default_factory=dict)  # what was warned of on the way, by what it concerns
     reproduce: Mapping[str, str] = field(default_factory=dict)  # command, seed, versions, duration, created
     recorded: bool = False  # attacked as it was written down, not trained here
@@ -308,7 +323,17 @@ class AuditResult:
             parts.append(f"{failed} of {counted(len(self.checks), 'limit')} {verb} broken.")
         elif self.checks:
             parts.append("All limits are met.")
-        return " ".join(parts)
+        return " ".join([*parts, *self._omissions()])
+
+    def _omissions(self) -> list[str]:
+        """What was asked for and has no place here: counted, so that silence is not taken for safety."""
+        places: dict[str, list[str]] = {}
+        for one in self.left_out:
+            if one.defence:
+                places.setdefault(one.defence, []).append(one.family)
+        count = sum(len(families) for families in places.values())
+        said = "; ".join(f"{defence} in {', '.join(families)}" for defence, families in places.items())
+        return [f"{counted(count, 'combination')} {'was' if count == 1 else 'were'} left out: {said}."] if count else []
 
     def _verdicts(self) -> list[str]:
         """A sentence for each verdict that some family has; its strongest word counts."""

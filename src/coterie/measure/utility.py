@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from coterie.flow.ring import AnyRing
 from coterie.learn.clusters.lloyd import nearest, squared_distances
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params, pick
+from coterie.measure.intervals import Sample
 
 ROWS_AT_ONCE = 200_000
 ACCURACY, COST = "accuracy", "k-means cost"
@@ -34,6 +36,12 @@ class Scores:
     @property
     def mean(self) -> float:
         return float(self.values.nanmean())
+
+    def sample(self) -> Sample:
+        """The mean over the clients that have something to be served on."""
+        served = self.values[~self.values.isnan()]
+        most = 1.0 if self.measure == ACCURACY else math.inf
+        return replace(Sample.average(served.tolist(), 0.0, most), mean=self.mean)
 
     @property
     def sizes(self) -> list[int]:

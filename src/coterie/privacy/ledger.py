@@ -28,6 +28,10 @@ Row = tuple[int, Spend, int]
 """Whose (a client or ``EVERYBODY``), what, and how often."""
 
 
+Exposure = tuple[tuple[str, float, float, int], ...]
+"""All releases of one client: what, with which noise, how likely, and how often."""
+
+
 @dataclass
 class Ledger:
     """How often each client's units were exposed to which release. Entries only ever grow."""
@@ -62,5 +66,25 @@ class Ledger:
 
     def epsilon(self, delta: float, neighbours: Neighbours = Neighbours.ADD_OR_REMOVE) -> float:
         """What the client that was exposed most has spent at this delta; 0 if nothing was."""
-        exposed = {tuple(map(repr, self.events(client))): client for client in self.clients() or [EVERYBODY]}
-        return max(epsilon_of(self.events(client), delta, neighbours) for client in exposed.values())
+        return max(epsilon_of(self.events(client), delta, neighbours) for client in self._most_exposed())
+
+    def _most_exposed(self) -> list[int]:
+        """One client of each exposure that no other's covers: pricing takes seconds, and clients are many."""
+        exposed = {self._exposure(client): client for client in self.clients() or [EVERYBODY]}
+        return [
+            client
+            for exposure, client in exposed.items()
+            if not any(_covers(other, exposure) for other in exposed if other != exposure)
+        ]
+
+    def _exposure(self, client: int) -> Exposure:
+        own = [(spent, times) for (whose, spent), times in self._times.items() if whose == client]
+        return tuple(sorted((one.what, one.noise_multiplier, one.sample_rate, times) for one, times in own))
+
+
+def _covers(more: Exposure, less: Exposure) -> bool:
+    """Whether each release of the one is in the other: with the same noise, as likely at least, and as often."""
+    return len(more) == len(less) and all(
+        one[:2] == other[:2] and one[2] >= other[2] and one[3] >= other[3]
+        for one, other in zip(more, less, strict=True)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coterie.measure.findings import AuditResult, counted
+from coterie.measure.findings import AuditResult, LeftOut, counted
 from coterie.measure.reproduced import Decision, Estimate, Reproduction
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, measured, row, section, table
@@ -21,6 +21,7 @@ def methods(result: AuditResult) -> Html:
                     ("Question", one.question),
                     ("Threat model", one.threat),
                     ("Method", one.method),
+                    ("Federation", f"not as configured: {one.differs}" if one.differs else "as configured"),
                     ("Paper", one.paper),
                 ],
                 "method",
@@ -44,12 +45,16 @@ def methods(result: AuditResult) -> Html:
     )
 
 
-def left_out(left: Mapping[str, str], warned: Mapping[str, str]) -> Html:
+LEFT_OUT = ("Kind of attack", "Defence", "Why")
+
+
+def left_out(left: Sequence[LeftOut], warned: Mapping[str, str]) -> Html:
+    rows = [row(LEFT_OUT, [capital(one.family), one.defence or "all", one.reason]) for one in left]
     return section(
         "left-out",
         "What was left out, and why",
         "" if left else "Nothing: every attack that the project has and this federation admits was run.",
-        definitions(left.items(), "method") if left else "",
+        table("What was left out, and why", LEFT_OUT, rows) if left else "",
         join([element("h3", "Warnings on the way"), definitions(warned.items(), "method")]) if warned else "",
     )
 

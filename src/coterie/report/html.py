@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from coterie.measure.findings import UNDEFENDED, AuditResult
+from coterie.measure.findings import UNDEFENDED, AuditResult, Defended, Finding
 from coterie.measure.reproduced import Reproduction as Reproduction
 from coterie.report import colophon, figures, findings, overview, promises
 from coterie.report.looks import slots_of
@@ -21,7 +21,7 @@ from coterie.report.markup import Html, element, join, trusted
 def render(result: AuditResult, tables: Sequence[Reproduction] = ()) -> str:
     """The report of an audit, with tables of papers as a further part."""
     used = [(one.family, one.defence) for one in result.findings]
-    slots = slots_of(used + [(one.family, one.defence) for one in result.defended])
+    slots = slots_of(used + [(one.family, one.defence) for one in (*result.defended, *result.as_configured)])
     parts = {
         "Verdict": overview.verdict(result, slots),
         "Leaks": join([_filters(result), findings.leaks(result)]),
@@ -91,8 +91,8 @@ def _page(title: str, kind: str, parts: Mapping[str, Html | None]) -> str:
 
 def _filters(result: AuditResult) -> Html:
     """Chosen values stay visible; without scripts everything does."""
-    families = dict.fromkeys([one.family for one in result.findings] + [one.family for one in result.defended])
-    defences = dict.fromkeys([one.defence for one in result.findings] + [one.defence for one in result.defended])
+    shown: list[Finding | Defended] = [*result.findings, *result.defended, *result.as_configured]
+    families, defences = dict.fromkeys(one.family for one in shown), dict.fromkeys(one.defence for one in shown)
     adversaries = dict.fromkeys(one.adversary for one in result.findings)
     choices = {
         "family": ("Kind of attack", families),

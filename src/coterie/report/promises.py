@@ -12,6 +12,7 @@ from coterie.report.parts import grouped, measured, outcome_badge, row, section,
 from coterie.report.values import (
     capital,
     defence_name,
+    ledger,
     lower_bound,
     number,
     power,
@@ -24,8 +25,9 @@ CLAIMS = ("Defence", "Formal guarantee", "Trust model", "Measured", "Verdict", "
 
 
 def defences(result: AuditResult) -> Html:
-    families = dict.fromkeys(one.family for one in result.defended)
-    groups = [_costs(family, [one for one in result.defended if one.family == family]) for family in families]
+    rows = [*result.as_configured, *result.defended]
+    families = dict.fromkeys(one.family for one in rows)
+    groups = [_costs(family, [one for one in rows if one.family == family]) for family in families]
     return section(
         "defences",
         "What the defences cost",
@@ -59,7 +61,7 @@ def _costs(family: str, found: Sequence[Defended]) -> Html:
 def claims(result: AuditResult) -> Html:
     """A claim that several families meet is one row: the verdict of whichever measured something against it."""
     alike: dict[tuple[str, str, Outcome | None], list[Defended]] = {}
-    for one in result.defended:
+    for one in (*result.as_configured, *result.defended):
         key = (one.promise.claim, one.promise.outcome) if one.promise else ("", None)
         alike.setdefault((one.defence, *key), []).append(one)
     rows = [_claim(found) for found in alike.values()]
@@ -83,11 +85,16 @@ def _claim(found: Sequence[Defended]) -> Html:
         join([defence_name(one.defence), element("span", ", ".join(families), class_="by")]),
         _statement(promise) if promise else _none("nothing is claimed"),
         promise.guarantee.trust.value if promise else "–",
-        join([lower_bound(promise), _gauge(promise) if promise else None]),
+        join([lower_bound(promise), _gauge(promise) if promise else None, _spent(found)]),
         outcome_badge(promise.outcome) if promise else "no claim to judge",
         element("ul", *[element("li", ground) for ground in promise.evidence], class_="evidence") if promise else "–",
     ]
     return row(CLAIMS, cells, data_family="\n".join(families), data_defence=one.defence)
+
+
+def _spent(found: Sequence[Defended]) -> Html | None:
+    spent = [one.spent for one in found if one.spent is not None]
+    return element("span", ledger(max(spent)), class_="by") if spent else None
 
 
 def _statement(promise: Promise) -> Html:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coterie.measure.claims import Outcome, Promise
+from coterie.measure.claims import Outcome
 from coterie.measure.findings import AuditResult, Defended, Finding, Suspected
 from coterie.measure.intervals import Interval
 from coterie.measure.verdicts import Verdict
@@ -20,6 +20,7 @@ from coterie.report.values import (
     defence_name,
     guarantee,
     heat_level,
+    ledger,
     limit_value,
     lower_bound,
     more_needed,
@@ -50,12 +51,12 @@ def show(result: AuditResult, console: Console) -> None:
         console.print(table)
     for suspected in result.suspected:
         console.print(answer_table(suspected))
-    if result.defended:
-        console.print(defence_table(result.defended))
+    if rows := [*result.as_configured, *result.defended]:
+        console.print(defence_table(rows))
     if result.checks:
         console.print(gate_table(result))
-    for name, why in result.left_out.items():
-        console.print(_text(f"Left out: {name} ({why})", "dim"))
+    for one in result.left_out:
+        console.print(_text(f"Left out: {one} ({one.reason})", "dim"))
     for name, text in result.warned.items():
         console.print(_text(f"Warned: {name} ({text})", "dim"))
     for found in result.frontiers:
@@ -115,16 +116,19 @@ def defence_table(found: Sequence[Defended]) -> Table:
             Text("\n").join([_text(defence_name(one.defence)), _text(one.family, "dim")]),
             _text(f"{one.utility_measure} {number(one.utility.estimate)}\n{_span(one.utility)}"),
             _text("\n".join(cost)),
-            _promise(one.promise),
+            _promise(one),
         )
     return table
 
 
-def _promise(promise: Promise | None) -> Text:
+def _promise(one: Defended) -> Text:
+    promise = one.promise
     if promise is None:
         return _text("claims nothing", "dim")
     glyph, style = OUTCOMES[promise.outcome]
     lines = [_text(f"{guarantee(promise)}; {lower_bound(promise)}"), _text(promise.guarantee.trust.value, "dim")]
+    if one.spent is not None:
+        lines.append(_text(ledger(one.spent)))
     return Text("\n").join([*lines, _text(f"{glyph} {promise.outcome.value}", style)])
 
 

@@ -127,6 +127,10 @@ def lower_bound(promise: Promise | None) -> str:
     return f"ε ≥ {number(promise.lower_bound)}"
 
 
+def ledger(spent: float) -> str:
+    return f"ledger: ε = {number(spent)} spent"
+
+
 def limit_value(check: Check) -> str:
     """What was measured; an epsilon is exact, and has no interval to show."""
     exact = check.measured.low == check.measured.high

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -18,6 +19,7 @@ from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params
+from coterie.measure.cost import Stopwatch
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
@@ -42,6 +44,7 @@ class Outcome:
     state: State
     ledger: Ledger  # what was spent
     traffic: Traffic  # what travelled
+    seconds: float  # a round of this session, without what was measured and saved on the way
 
     @property
     def accuracy(self) -> float:
@@ -95,12 +98,13 @@ def train(
             if witness is not None and saved.witness is not None:
                 witness.slots, witness.members = saved.witness.slots, saved.witness.members
             state = ring.run(saved.state, saved.memory, watcher)
+        seconds = watcher.stopwatch.seconds_a_round
         scores = watcher.finish(state)
         models = ring.models(state)
         if folder is not None:
             folder.save(watcher.checkpoint(state))
             folder.finish(models)
-    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic)
+    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic, seconds)
 
 
 @dataclass
@@ -113,8 +117,11 @@ class _Watcher:
     progress: Progress | None
     history: list[Measured]
     witness: Witness | None
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def __call__(self, ask: AnyAsk) -> None:
+        started = time.monotonic()
+        self.stopwatch.note(ask)
         measured = self.history[-1]["round"] if self.history else 0
         if ask.round > measured and ask.round % self.every == 0:  # a round may have several requests
             self._measure(ask.round, ask.state)
@@ -122,6 +129,7 @@ class _Watcher:
             self.folder.save(self.checkpoint(ask.state))
         if self.progress is not None:
             self.progress(ask.round, self.history[-1] if self.history else None)
+        self.stopwatch.paused += time.monotonic() - started
 
     def checkpoint(self, state: State) -> Checkpoint:
         ring = self.ring

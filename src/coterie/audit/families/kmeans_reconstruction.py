@@ -23,8 +23,6 @@ from coterie.measure.reconstruction import Originals, cosines, finding
 from coterie.rng import Rng
 from coterie.wire.tape import Tape
 
-VICTIMS = 5  # clients, of each of which one record is looked for
-
 
 class Reconstruction(ClusteringFamily):
     name = "reconstruction from k-means"
@@ -48,10 +46,10 @@ class Reconstruction(ClusteringFamily):
         tape = Tape([CURIOUS_SERVER])
         ring, state, seconds = scene.run(defence, rng, tape)
         view = tape.view(CURIOUS_SERVER)
-        protocol, guard = scene.protocol(defence.kind != "none"), scene.defence(defence)
-        unit = Unclipped if defence.kind == "none" else protocol.unit
+        protocol, guard = scene.protocol(defence), scene.defence(defence)
+        unit = Unclipped if protocol.level is None else protocol.unit
         train = scene.federation.train
-        victims = train.sizes.nonzero().flatten()[:VICTIMS].tolist()
+        victims = train.sizes.nonzero().flatten()[: subject.audit.kmeans_reconstruction.victims].tolist()
         found: list[float] = []
         private: list[Tensor] = []
         rebuilt: list[Tensor] = []

@@ -21,8 +21,6 @@ from coterie.protocols.base import Trainer
 from coterie.protocols.sattler import Sattler
 from coterie.rng import Rng
 
-JOIN = 20  # the round in which the first newcomer joins; the others follow, two rounds apart
-
 
 class Acquisition(Family):
     name = "model acquisition"
@@ -45,16 +43,28 @@ class Acquisition(Family):
     def defences(self, subject: Subject) -> Sequence[Choice]:
         return [Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0})]
 
+    def protocol(self, subject: Subject) -> Sattler:
+        return self.trainer(subject, 1)  # how many newcomers there are, the data say, and no defence must know
+
+    def trainer(self, subject: Subject, newcomers: int) -> Sattler:
+        base = subject.protocol(subject.trainers[0])
+        assert isinstance(base, Trainer)
+        rounds = subject.audit.model_acquisition.join + 2 * newcomers + 2
+        return Sattler(rounds=rounds, local=base.local, most=newcomers, progress=0.0, least=1)
+
+    def differs(self, subject: Subject) -> str:
+        join = subject.audit.model_acquisition.join
+        return (
+            f"Sattler's clustering in the place of the configured trainer, and clients that join from round {join} on"
+        )
+
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         rng = Rng.seeded(seed)
         examples = subject.examples(seed)
         whole = subject.partitioned(examples, seed)
         newcomers = int(whole.groups.max()) + 1
-        federation = joined_late(whole, newcomers)
-        base = subject.protocol(subject.trainers[0])
-        assert isinstance(base, Trainer)
-        rounds = JOIN + 2 * newcomers + 2
-        trainer = Sattler(rounds=rounds, local=base.local, most=newcomers, progress=0.0, least=1)
+        federation = joined_late(whole, newcomers, subject.audit.model_acquisition.join)
+        trainer = self.trainer(subject, newcomers)
         guard = registry.build_defence(defence)
         if defence.kind == "dpsgd":
             trainer = replace(trainer, local=replace(trainer.local, poisson=True))
@@ -72,7 +82,7 @@ class Acquisition(Family):
         return played.evidence(findings, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
 
 
-def joined_late(federation: Federation, newcomers: int) -> Federation:
+def joined_late(federation: Federation, newcomers: int, join: int) -> Federation:
     """The last clients join one after the other, all of them with the first group's data."""
     first = int((federation.groups == federation.groups[0]).nonzero()[0])
     joins = torch.zeros(federation.clients, dtype=torch.int64)
@@ -80,7 +90,7 @@ def joined_late(federation: Federation, newcomers: int) -> Federation:
     groups = federation.groups.clone()
     for number in range(newcomers):
         client = federation.clients - newcomers + number
-        joins[client] = JOIN + 2 * number
+        joins[client] = join + 2 * number
         order[client] = first
         groups[client] = groups[first]
     return replace(

@@ -30,8 +30,6 @@ from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
 from coterie.wire.view import View
 
-ROUNDS = 12
-RETRAIN_EVERY = 4  # rounds between those whose models are profiled, for the curve over rounds
 SERVER, KNEW = CURIOUS_SERVER.name, CURIOUS_SERVER.knows
 BY_IDENTITY, BY_MODEL = "profiling by identity", "profiling by model"
 
@@ -54,10 +52,10 @@ class Profiler:
         attack = SensitivityProfiling(self.imitation, self.classes, view.threat, round)
         return attack.infer(view, self.auxiliary, self.rng.child("A2"))
 
-    def findings(self, view: View, adversary: str, groups: Labels, preferred: Preferences) -> list[Finding]:
-        """Both attacks, at the end and on the way."""
+    def findings(self, view: View, adversary: str, groups: Labels, preferred: Preferences, every: int) -> list[Finding]:
+        """Both attacks, at the end and on the way; the second, which trains, in some rounds only."""
         rounds = view.rounds()
-        some = sorted({*rounds[::RETRAIN_EVERY], rounds[-1]})
+        some = sorted({*rounds[::every], rounds[-1]})
         identities = [(round, judge(self.by_identity(view, round), groups, BY_IDENTITY, KNEW)) for round in rounds]
         models = [(round, judge(self.by_model(view, round), preferred, BY_MODEL, KNEW)) for round in some]
         return [_last(adversary, identities), _last(adversary, models)]
@@ -92,14 +90,23 @@ class PreferenceProfiling(Family):
             Choice.model_validate({"kind": "mingling", "cipher": "secure_sums", "exact": True}),
         ]
 
+    def protocol(self, subject: Subject) -> Ifca:
+        trainer = subject.protocol(subject.trainers[0])
+        assert isinstance(trainer, Ifca)
+        return replace(trainer, rounds=min(trainer.rounds, subject.audit.preference_profiling.rounds))
+
+    def differs(self, subject: Subject) -> str:
+        return (
+            f"at most {subject.audit.preference_profiling.rounds} rounds, on what is left where the server holds back "
+            "some examples of each class"
+        )
+
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         rng = Rng.seeded(seed)
         auxiliary, examples = held_back(subject.examples(seed), rng)
         federation = subject.partitioned(examples, seed)
         model = subject.built_model(examples)
-        trainer = subject.protocol(subject.trainers[0])
-        assert isinstance(trainer, Ifca)
-        trainer = replace(trainer, rounds=min(trainer.rounds, ROUNDS))
+        trainer = self.protocol(subject)
         guard = registry.build_defence(defence)
         together = colluding_server(0)
         played = play(trainer, federation, model, guard, rng, [CURIOUS_SERVER, together])
@@ -110,7 +117,8 @@ class PreferenceProfiling(Family):
         findings: list[Finding] = []
         for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", together)):
             view = played.view(threat)
-            findings += profiler.findings(view, adversary, groups, Preferences.of(federation))
+            every = subject.audit.preference_profiling.retrain_every
+            findings += profiler.findings(view, adversary, groups, Preferences.of(federation), every)
         return played.evidence(findings, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
 
     def admits_recording(self, recording: Recording) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation, directions
@@ -27,9 +28,6 @@ from coterie.measure.judge import judge
 from coterie.protocols.base import Trainer
 from coterie.rng import Rng
 
-CLIENTS = 4  # the fewer, the more shows of each: the paper's tables start at 3
-EVERY = 3  # rounds; consecutive aggregates tend to oppose each other, and every other one would look like a property
-WARMUP, SCORED = 60, 90
 KNEW = property_threat(PropertySplit.attacker).knows
 
 
@@ -42,8 +40,8 @@ class PropertyInference(Family):
     method = (
         "From published models the adversary has each cluster's aggregate update; from its own data it makes updates "
         "with and without the property, learns to tell them apart, and scores every (round, cluster). The victim uses "
-        f"property data in every {EVERY}rd round; {CLIENTS} clients; labels are matched; features have signs. The "
-        "placebo is a random tag with the property's size and label mix."
+        "property data in some rounds; labels are matched; features have signs. The placebo is a random tag with the "
+        "property's size and label mix."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -73,7 +71,9 @@ class PropertyInference(Family):
         placebo, _, _, _ = self.attacked(subject, examples, guard, Control.PLACEBO, seed)
         shown = defence.kind == "none" and seed == subject.seed
         promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
-        return played.evidence([real, placebo], promise, charts(played, federation, Rng.seeded(seed)) if shown else ())
+        warmup = subject.audit.property_inference.warmup
+        drawn = charts(played, federation, warmup, Rng.seeded(seed)) if shown else ()
+        return played.evidence([real, placebo], promise, drawn)
 
     def attacked(
         self, subject: Subject, examples: Examples, guard: Defence, control: Control, seed: int
@@ -81,11 +81,12 @@ class PropertyInference(Family):
         assert subject.audit.property is not None
         rng = Rng.seeded(seed)
         tag, value = subject.audit.property.tag, subject.audit.property.value
-        split = PropertySplit(CLIENTS, tag, value, every=EVERY, warmup=WARMUP, control=control)
+        asked = subject.audit.property_inference
+        split = PropertySplit(asked.clients, tag, value, every=asked.every, warmup=asked.warmup, control=control)
         federation = split.split(examples, rng.child("partition"))
         model = subject.built_model(examples)
         trainer = self.trainer(subject, guard)
-        attack = self.attack(model, trainer, guard)
+        attack = self.attack(subject, model, trainer, guard)
         played = play(trainer, federation, model, guard, rng, [attack.threat])
         guess = attack.infer(played.view(attack.threat), split.auxiliary(federation), rng.child("attack"))
         truth = played.witness.property_truth(federation)
@@ -102,17 +103,29 @@ class PropertyInference(Family):
         return replay_property.lacking(recording)
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
-        return replay_property.replay(self.attack, recording, seed)
+        return replay_property.replay(partial(self.attack, recording.subject), recording, seed)
 
     def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
         """As configured, but for as many rounds as the attack needs, and with the sampling that DP-SGD needs."""
         trainer = subject.protocol(subject.trainers[0])
         assert isinstance(trainer, Trainer)
         local = replace(trainer.local, poisson=isinstance(guard, DpSgd))
-        return replace(trainer, rounds=WARMUP + SCORED + 1, local=local)
+        asked = subject.audit.property_inference
+        return replace(trainer, rounds=asked.warmup + asked.scored + 1, local=local)
 
-    def attack(self, model: Model, trainer: Trainer[object], guard: Defence) -> PassiveProperty:
+    def protocol(self, subject: Subject) -> Trainer[object]:
+        return self.trainer(subject, Defence())
+
+    def differs(self, subject: Subject) -> str:
+        asked = subject.audit.property_inference
+        return (
+            f"{asked.clients} clients with shares of all data, for {asked.warmup + asked.scored + 1} rounds; one of "
+            f"them uses data with the property in one round of {asked.every}"
+        )
+
+    def attack(self, subject: Subject, model: Model, trainer: Trainer[object], guard: Defence) -> PassiveProperty:
         """The adversary knows which defence is in use, as everybody who takes part does."""
+        asked = subject.audit.property_inference
         clip, sigma = (guard.clip, guard.noise_multiplier) if isinstance(guard, DpSgd) else (None, 0.0)
         model = model.with_dropout(guard.client.dropout) if guard.client.dropout else model
         imitation = Imitation(model, replace(trainer.local, poisson=False), clip, sigma)
@@ -120,18 +133,18 @@ class PropertyInference(Family):
         return PassiveProperty(
             imitation,
             threat,
-            WARMUP,
-            imagine_every=EVERY,
-            sizes=(2, CLIENTS),
+            asked.warmup,
+            imagine_every=asked.every,
+            sizes=(2, asked.clients),
             most_features=1024,
             features=directions,
         )
 
 
-def charts(played: Played, federation: Federation, rng: Rng) -> list[Chart]:
+def charts(played: Played, federation: Federation, warmup: int, rng: Rng) -> list[Chart]:
     """The paper's Figures 2 and 4 for this federation: what the attack works with."""
     view = played.view(property_threat(PropertySplit.attacker))
-    plane = pictured(view, played.witness, federation, WARMUP, rng)
+    plane = pictured(view, played.witness, federation, warmup, rng)
     kinds = {"without the property": 0, "with the property": 1}
     places = {name: [at for at, has in enumerate(plane["has"]) if has == wanted] for name, wanted in kinds.items()}
     scatter = Chart(
@@ -146,7 +159,7 @@ def charts(played: Played, federation: Federation, rng: Rng) -> list[Chart]:
         kind="scatter",
         family=PropertyInference.name,
     )
-    similar = consecutive_cosines(view, WARMUP)
+    similar = consecutive_cosines(view, warmup)
     lines = Chart(
         "Similarity of consecutive updates",
         "The cosine of each cluster's update with the one before it; steady updates make a property easier to see.",

@@ -1,0 +1,151 @@
+"""Law 8, in part: the audit ends for every registered trainer with every registered defence, and what it says about the
+federation as configured is what training it says."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.audit.test_families import coterie
+
+from coterie.audit.case import Subject, label, parse
+from coterie.audit.engine import admitted, audit
+from coterie.audit.fitting import why_not
+from coterie.audit.reference import AS_CONFIGURED, promised, spent
+from coterie.audit.toml import document
+from coterie.config import registry
+from coterie.config.schema import Choice
+from coterie.errors import InvalidInput
+from coterie.measure.findings import AuditResult
+from coterie.report.html import render
+from coterie.report.values import ledger
+from coterie.run.folder import RunFolder
+from coterie.run.training import train
+
+TRAINERS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedprox": {"mu": 0.1},
+    "fedem": {"components": 2},
+    "ifca": {"clusters": 2, "candidates": 2},
+    "sattler": {},
+    "cosine_kmeans": {"clusters": 2},
+}
+DEFENCES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "dropout": {"rate": 0.2},
+    "l2": {"penalty": 0.01},
+    "dpsgd": {"clip": 1.0, "noise_multiplier": 8.0},  # the less noise there is, the longer the accountant takes
+    "mingling": {"cipher": "mock", "exact": True},
+    "secure_sums": {},
+}
+CHOICES = [Choice.model_validate({"kind": kind, **options}) for kind, options in DEFENCES.items()]
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "data": {"kind": "faces", "count": 240, "label": "hair", "rows": 12, "columns": 12, "rates": {"hat": [0.6, 0.4]}},
+    "partition": {"kind": "label_sets", "clients": 6, "sets": 2},
+    "model": {"kind": "fcnn", "hidden": 4},
+}
+AUDIT: dict[str, Any] = {
+    "seeds": 1,
+    "property": {"tag": "hat"},
+    "compare": [{"kind": kind, **options} for kind, options in DEFENCES.items()],
+    "property_inference": {"warmup": 1, "scored": 4},
+    "model_acquisition": {"join": 2},
+    "preference_profiling": {"rounds": 2},
+    "kmeans_membership": {"trials": 20},
+    "kmeans_reconstruction": {"victims": 1},
+}
+
+
+def subject(trainer: str, **more: Any) -> Subject:
+    local = {"steps": 2, "batch_size": 8, "lr": 0.1, "poisson": True}
+    chosen = {"kind": trainer, "rounds": 2, "local": local, **TRAINERS[trainer]}
+    return parse({**TINY, "trainer": chosen, "audit": AUDIT, **more}, "test")
+
+
+def test_no_trainer_and_no_defence_is_missing() -> None:
+    assert TRAINERS.keys() == registry.TRAINERS.keys()
+    assert DEFENCES.keys() == registry.DEFENCES.keys()
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_every_pair_is_a_finding_or_a_reason(trainer: str, tmp_path: Path) -> None:
+    """With each defence to compare with, and then with each as the one to launch with, from the same results."""
+    asked = subject(trainer)
+    compared = audit(asked, tmp_path, processes=1)
+    accounted_for(asked, compared)
+    page = html.unescape(render(compared))
+    assert all(one.reason in page for one in compared.left_out)
+    for choice in CHOICES:
+        asked = subject(trainer, defence=choice.model_dump())
+        if why_not(choice, asked.protocol(asked.trainers[0])):
+            with pytest.raises(InvalidInput, match=rf"defence '{choice.kind}' does not fit trainer '{trainer}': "):
+                audit(asked, tmp_path, processes=1)
+        else:
+            result = audit(asked, tmp_path, processes=1)
+            accounted_for(asked, result)
+            as_trained(asked, result)
+
+
+def accounted_for(asked: Subject, result: AuditResult) -> None:
+    families, _ = admitted(asked)
+    assert len(families) >= 4
+    reasons = {(one.family, one.defence): one.reason for one in result.left_out}
+    assert all(reasons.values())
+    found = {(one.family, one.defence) for one in result.findings}
+    found |= {(one.family, one.defence) for one in result.as_configured}
+    for name in [AS_CONFIGURED, *(family.name for family in families)]:
+        for choice in CHOICES:
+            assert ((name, label(choice)) in found) != ((name, label(choice)) in reasons), (name, label(choice))
+    count = sum(bool(one.defence) for one in result.left_out)
+    assert f"{count} combinations were left out: " in result.headline
+
+
+def as_trained(asked: Subject, result: AuditResult) -> None:
+    """Accuracy, epsilon and bytes are those of a training with the same seed."""
+    federation, protocol, guard = asked.federation(), asked.protocol(asked.trainers[0]), asked.built_defence()
+    done = train(protocol, federation, asked.built_model(federation.examples), seed=asked.seed, defence=guard)
+    (row,) = [one for one in result.as_configured if one.defence == label(asked.defence)]
+    assert row.utility.estimate == done.accuracy
+    assert row.upload_bytes == done.traffic.up_a_client
+    promise = promised(protocol, guard, federation)
+    assert row.spent == spent(done, promise)
+    assert (row.promise and row.promise.epsilon) == (promise and promise.epsilon)
+    assert (row.spent is not None) == (asked.defence.kind == "dpsgd")
+
+
+def test_the_audit_and_the_training_command_say_the_same(tmp_path: Path) -> None:
+    defence = {"kind": "dpsgd", **DEFENCES["dpsgd"]}
+    families = {**AUDIT, "compare": [], "families": ["reconstruction from k-means"]}
+    limits = {"max_epsilon": 50.0, "min_accuracy": 0.0}
+    asked = subject("fedavg", defence=defence, audit=families, seed=3, limits=limits)
+    values = asked.model_dump(mode="json", exclude={"audit", "limits", "recorded"})
+    (tmp_path / "a.toml").write_text(document(values))
+    done = coterie(tmp_path, "train", "a.toml")
+    assert done.returncode == 0, done.stderr
+    result = audit(asked, tmp_path / "audit", processes=1)
+    row = result.as_configured[-1]
+    assert row.utility.estimate == RunFolder(tmp_path / "runs/tiny-fedavg-001").history[-1]["accuracy"]
+    assert row.promise is not None
+    assert row.spent is not None
+    assert f"privacy: {row.promise.claim}; {ledger(row.spent)}" in done.stdout
+    epsilon, accuracy = result.checks
+    assert epsilon.measured.estimate == max(row.promise.epsilon, row.spent)
+    assert accuracy.measured == row.utility
+    assert result.passed
+
+
+@pytest.mark.parametrize("command", ["train", "audit"])
+def test_a_misfit_to_launch_with_is_one_line(command: str, tmp_path: Path) -> None:
+    values = subject("fedavg", defence={"kind": "mingling", "cipher": "mock"}).model_dump(mode="json")
+    (tmp_path / "a.toml").write_text(document({key: values[key] for key in (*TINY, "trainer", "defence")}))
+    done = coterie(tmp_path, command, "a.toml")
+    assert done.returncode == 2
+    told = [line for line in done.stderr.splitlines() if "coterie:" in line]
+    assert re.fullmatch(r"coterie: defence 'mingling' does not fit trainer 'fedavg': .*; change .*", told[-1])
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["a.toml"]
