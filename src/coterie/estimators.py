@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from coterie.data.federation import Federation
-from coterie.data.holdings import Holdings, as_floats, holdings
+from coterie.data.holdings import Holdings, UserData, as_floats, holdings
 from coterie.data.units import Box
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
@@ -54,7 +54,7 @@ def run_clustering(
     return Ring(protocol, federation, None, defence or Defence(), Roots.same(rng), tape, processes=0).run()
 
 
-def federate(parts: Any) -> Federation:
+def federate(parts: UserData) -> Federation:
     """Clients from arrays of points, or from anything else that says who holds what; an empty client is kept."""
     if isinstance(parts, Federation):
         return parts
@@ -104,10 +104,10 @@ class KFed(_Clustering):
 
     def fit(
         self,
-        X: Any,
+        X: UserData,
         y: None = None,
         *,
-        groups: Any = None,
+        groups: UserData = None,
         sample_weight: ArrayLike | None = None,
         tape: Tape | None = None,
     ) -> Self:
@@ -203,7 +203,7 @@ class _Private(_Clustering):
         if DROWNED in state.known:
             warnings.warn(DROWNING, NoiseDrowned, stacklevel=3)
 
-    def _public(self, given: Any, name: str) -> Given:
+    def _public(self, given: UserData, name: str) -> Given:
         """Points (rows, features) that are said to be public, scaled."""
         points, doubt = Given.public(given, name, self.n_features_in_)
         return Given(name, self._units.scaled(points), doubt)
@@ -233,7 +233,7 @@ class FederatedLloyd(_Private):
         level: str | Level = "record",
         trust: str | Trust = "trusted_aggregator",
         max_iter: int | None = None,
-        init: Any = None,
+        init: UserData = None,
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
         scale: ArrayLike | str | None = None,
@@ -255,12 +255,12 @@ class FederatedLloyd(_Private):
 
     def fit(
         self,
-        X: Any,
+        X: UserData,
         y: None = None,
         *,
-        groups: Any = None,
+        groups: UserData = None,
         sample_weight: ArrayLike | None = None,
-        server_data: Any = None,
+        server_data: UserData = None,
         tape: Tape | None = None,
     ) -> Self:
         federation, rng = self._federated(X, groups, sample_weight), random_root(self.random_state)
@@ -277,7 +277,7 @@ class FederatedLloyd(_Private):
         self._fit_privately(federation, protocol, rng, [start], tape)
         return self
 
-    def _start(self, federation: Federation, server_data: Any, rng: Rng, tape: Tape | None) -> Given:
+    def _start(self, federation: Federation, server_data: UserData, rng: Rng, tape: Tape | None) -> Given:
         if self.init is not None:
             found = self._given_init()
             shape = tuple(found.points.shape)
@@ -350,12 +350,12 @@ class FedDPKMeans(_Private):
 
     def fit(
         self,
-        X: Any,
+        X: UserData,
         y: None = None,
         *,
-        groups: Any = None,
+        groups: UserData = None,
         sample_weight: ArrayLike | None = None,
-        server_data: Any = None,
+        server_data: UserData = None,
         tape: Tape | None = None,
     ) -> Self:
         federation, rng = self._federated(X, groups, sample_weight), random_root(self.random_state)

@@ -6,7 +6,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from coterie.audit import families, fitting
 from coterie.audit.case import Subject
@@ -14,7 +14,7 @@ from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput, nearest
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 
 
 class Family(ABC):
@@ -36,7 +36,7 @@ class Family(ABC):
     def defences(self, subject: Subject) -> Sequence[Choice]:
         """What to compare; ``none`` comes first."""
 
-    def protocol(self, subject: Subject) -> Protocol[Any]:
+    def protocol(self, subject: Subject) -> AnyProtocol:
         """What it runs, as far as a defence must know it: a family may attack another than the configured trainer."""
         return subject.protocol(subject.trainers[0])
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from coterie.audit.case import Subject
 from coterie.config import registry
 from coterie.config.schema import Choice, misfit
 from coterie.defences.noisy_sums.central import CentralNoise
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 
 NOISY_SUMS = "noisy_sums"
 
 
-def why_not(choice: Choice, protocol: Protocol[Any]) -> str:
+def why_not(choice: Choice, protocol: AnyProtocol) -> str:
     """Why this defence has no place on this protocol; empty if it has. Options that are wrong raise.
 
     Noise on sums is planned for the sums of one protocol, and only a family that runs a clustering plans any: for all

@@ -7,7 +7,6 @@ clients, what it costs and what it spends is read off this run.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
@@ -15,7 +14,7 @@ from coterie.audit.scene import DELTA, claimed
 from coterie.config.schema import Choice
 from coterie.data.federation import Federation
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.measure.claims import Promise
 from coterie.measure.cost import peak_memory
 from coterie.protocols.base import Trainer
@@ -46,7 +45,7 @@ def measure(subject: Subject, defence: Choice, seed: int) -> Evidence:
     )
 
 
-def promised(protocol: Protocol[Any], defence: Defence, federation: Federation) -> Promise | None:
+def promised(protocol: AnyProtocol, defence: Defence, federation: Federation) -> Promise | None:
     """What the defence guarantees about this run; nothing is known of a protocol that does not tell its facts."""
     if not isinstance(protocol, Trainer | Clusterer):
         return None

@@ -17,7 +17,10 @@ from coterie.errors import InvalidInput, require
 LARGEST = 1e15
 """Larger numbers are cut to this: their squares still fit into float32. One record must not stop the others."""
 
-Table = Any
+UserData = Any
+"""An array, a DataFrame, a groupby, a list of parts: whatever a user has."""
+
+Array = NDArray[Any]
 """A matrix (rows, features) in any form that NumPy reads, or a DataFrame."""
 
 
@@ -25,13 +28,13 @@ Table = Any
 class Holdings:
     """All rows in the order in which they were given, and the client that holds each."""
 
-    table: Table
+    table: UserData
     owners: NDArray[np.int64]  # (rows,): positions in ``clients``; not used if one client holds everything
     clients: tuple[Hashable, ...]
     grouped_by: tuple[Hashable, ...] = ()  # columns that say who holds a row, and are no features
     together: bool = False  # nobody said who holds what, so one client holds everything
 
-    def federation(self, x: Tensor, weights: NDArray[Any] | None, weight: str) -> Federation:
+    def federation(self, x: Tensor, weights: Array | None, weight: str) -> Federation:
         """``x`` (rows, features) is the table as numbers; ``weight`` names the tag of the weights.
 
         A client without rows is kept.
@@ -46,12 +49,12 @@ class Holdings:
         return Federation(examples, Shards(rows, offsets), nothing, torch.full((len(self.clients),), -1))
 
 
-def as_floats(values: NDArray[Any]) -> Tensor:
+def as_floats(values: Array) -> Tensor:
     """float32, cut to ``LARGEST``."""
     return torch.from_numpy(np.clip(values, -LARGEST, LARGEST).astype(np.float32, order="C"))
 
 
-def holdings(given: Any, groups: Any = None) -> Holdings:
+def holdings(given: UserData, groups: UserData = None) -> Holdings:
     """One table, and who holds each row.
 
     - a matrix or a DataFrame with ``groups``: one entry a row (array-like or a Series), or the name of a column;
@@ -80,25 +83,25 @@ def holdings(given: Any, groups: Any = None) -> Holdings:
     return _by_codes(given, groups, ())
 
 
-def is_frame(given: Any) -> bool:
+def is_frame(given: UserData) -> bool:
     """pandas is not imported to ask: most callers have no use for it."""
     return hasattr(given, "columns") and hasattr(given, "iloc")
 
 
-def _rows(table: Table) -> int:
+def _rows(table: UserData) -> int:
     shape = getattr(table, "shape", None)
     return int(shape[0]) if shape else len(table) if hasattr(table, "__len__") else 0
 
 
-def _no_groups(groups: Any, kind: str) -> None:
+def _no_groups(groups: UserData, kind: str) -> None:
     require(groups is None, "groups", "given", f"must be None beside {kind}, which says itself who holds what")
 
 
-def _names_a_column(groups: Any, frame: Any) -> bool:
+def _names_a_column(groups: UserData, frame: UserData) -> bool:
     return isinstance(groups, Hashable) and groups in frame.columns
 
 
-def _is_parts(given: Any) -> bool:
+def _is_parts(given: UserData) -> bool:
     if isinstance(given, np.ndarray | Tensor):
         return given.ndim == 3
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -106,7 +109,7 @@ def _is_parts(given: Any) -> bool:
     return len(given) == 0 or _depth(given[0]) == 2
 
 
-def _depth(part: Any) -> int:
+def _depth(part: UserData) -> int:
     """The number of axes, without reading what may be a large list."""
     if hasattr(part, "ndim"):
         return int(part.ndim)
@@ -115,7 +118,7 @@ def _depth(part: Any) -> int:
     return 0
 
 
-def _by_codes(table: Table, groups: Any, columns: tuple[Hashable, ...]) -> Holdings:
+def _by_codes(table: UserData, groups: UserData, columns: tuple[Hashable, ...]) -> Holdings:
     import pandas as pd
 
     require(np.ndim(groups) == 1, "groups of shape", np.shape(groups), "must be one entry a row")
@@ -127,7 +130,7 @@ def _by_codes(table: Table, groups: Any, columns: tuple[Hashable, ...]) -> Holdi
     return Holdings(table, codes.astype(np.int64), tuple(found), columns)
 
 
-def _from_groupby(given: Any) -> Holdings:
+def _from_groupby(given: UserData) -> Holdings:
     frame, by = given.obj, given.keys
     keys = tuple(one for one in (by if isinstance(by, list) else [by]) if _names_a_column(one, frame))
     codes = given.ngroup()
@@ -137,7 +140,7 @@ def _from_groupby(given: Any) -> Holdings:
     return Holdings(frame.drop(columns=list(keys)), codes.to_numpy(np.int64), clients, keys)
 
 
-def _joined(parts: list[Any], clients: tuple[Hashable, ...], name: str) -> Holdings:
+def _joined(parts: list[UserData], clients: tuple[Hashable, ...], name: str) -> Holdings:
     """Parts one after the other; frames must agree in their columns."""
     require(len(parts) > 0, name, 0, "must hold at least one client's points")
     named = [f"{name}[{client!r}]" for client in clients]
@@ -150,7 +153,7 @@ def _joined(parts: list[Any], clients: tuple[Hashable, ...], name: str) -> Holdi
             )
         import pandas as pd
 
-        table: Table = pd.concat(frames, ignore_index=True)
+        table: UserData = pd.concat(frames, ignore_index=True)
         sizes = [len(part) for part in frames]
     else:
         arrays = [_matrix(part, called) for part, called in zip(parts, named, strict=True)]
@@ -165,7 +168,7 @@ def _joined(parts: list[Any], clients: tuple[Hashable, ...], name: str) -> Holdi
     return Holdings(table, np.repeat(np.arange(len(parts)), sizes), clients)
 
 
-def _matrix(values: Any, name: str) -> NDArray[Any]:
+def _matrix(values: UserData, name: str) -> Array:
     found = np.asarray(values.numpy() if isinstance(values, Tensor) else values)
     require(found.ndim == 2, f"{name}.shape", found.shape, "must be (points, features)")
     require(found.dtype.kind in "fiub", f"{name}.dtype", found.dtype, "must be numbers")

@@ -13,7 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from coterie.data.federation import Federation
-from coterie.data.holdings import Holdings, holdings, is_frame
+from coterie.data.holdings import Holdings, UserData, holdings, is_frame
 from coterie.data.units import Box, Units
 from coterie.errors import InvalidInput, require
 from coterie.learn.clusters import lloyd
@@ -61,7 +61,7 @@ class NearestCentreEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     # -- what fit is given ---------------------------------------------------------------------------------------
 
-    def _federated(self, X: Any, groups: Any, sample_weight: ArrayLike | None) -> Federation:
+    def _federated(self, X: UserData, groups: UserData, sample_weight: ArrayLike | None) -> Federation:
         """Checks all that is given, keeps what predict must know, and scales."""
         if isinstance(X, Federation):
             plain = groups is None and sample_weight is None and self.scale is None
@@ -94,7 +94,7 @@ class NearestCentreEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _scaled_centres(self) -> Tensor:
         return self._units.scaled(self.cluster_centers_)
 
-    def _points(self, X: Any) -> Tensor:
+    def _points(self, X: UserData) -> Tensor:
         """Rows to be told apart, in any form that ``fit`` takes, scaled."""
         check_is_fitted(self)
         if isinstance(X, Federation):
@@ -104,23 +104,23 @@ class NearestCentreEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             table = table.drop(columns=[name for name in self._grouped_by if name in table.columns])
         return self._units.scaled(validate_data(self, table, reset=False, dtype=[np.float64, np.float32]))
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: UserData) -> NDArray[np.int64]:
         """The nearest centre of each row."""
         found: NDArray[np.int64] = lloyd.nearest(self._points(X), self._scaled_centres).numpy()
         return found
 
-    def transform(self, X: Any) -> NDArray[np.float64]:
+    def transform(self, X: UserData) -> NDArray[np.float64]:
         """The distance of each row to each centre, (rows, n_clusters)."""
         found: NDArray[np.float64] = torch.cdist(
             self._points(X).double(), self._scaled_centres.double(), compute_mode="donot_use_mm_for_euclid_dist"
         ).numpy()
         return found
 
-    def fit_transform(self, X: Any, y: None = None, **fit_params: Any) -> NDArray[np.float64]:
+    def fit_transform(self, X: UserData, y: None = None, **fit_params: Any) -> NDArray[np.float64]:
         found: NDArray[np.float64] = self.fit(X, **fit_params).transform(X)
         return found
 
-    def score(self, X: Any, y: None = None, sample_weight: ArrayLike | None = None) -> float:
+    def score(self, X: UserData, y: None = None, sample_weight: ArrayLike | None = None) -> float:
         """Minus the sum of squared distances to the nearest centres: the larger, the better."""
         x = self._points(X)
         distances = lloyd.squared_distances(x, self._scaled_centres, lloyd.nearest(x, self._scaled_centres)).double()

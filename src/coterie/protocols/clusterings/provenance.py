@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,7 +26,7 @@ class Given:
     name: str
     points: Tensor
     doubt: str = ""
-    events: tuple[Any, ...] = ()
+    events: tuple[DpEvent, ...] = ()
     level: Level | None = None
     trust: Trust | None = None
     simulated: bool = False
@@ -42,7 +43,7 @@ class Given:
         return found, "" if isinstance(values, Public) else NOT_PUBLIC.format(name=name)
 
 
-def composed(alone: Guarantee, own: Sequence[Any], given: Sequence[Given], simulated: bool) -> Guarantee:
+def composed(alone: Guarantee, own: Sequence[DpEvent], given: Sequence[Given], simulated: bool) -> Guarantee:
     """What a run guarantees together with what it starts from; ``own`` are the run's events."""
     doubts = [one.doubt for one in given if one.doubt]
     if not alone.proven or doubts:
