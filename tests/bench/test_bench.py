@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -144,6 +145,17 @@ def test_a_neighbour_spins_only_while_its_partner_runs() -> None:
     with pytest.raises(ZeroDivisionError):
         beside([Quiet()], lambda: 1 // 0)()
     assert told == ["spin", "rest"]
+
+
+def _waiting() -> Callable[[], None]:
+    assert os.environ["GOMP_SPINCOUNT"] == "300000"  # or the process ends, and the call below raises
+    return lambda: None
+
+
+def test_a_baseline_waits_as_torch_does_by_default() -> None:
+    with closing(Elsewhere(_waiting)) as there:
+        there()
+    assert "GOMP_SPINCOUNT" not in os.environ
 
 
 def test_a_small_round_on_a_busy_machine() -> None:

@@ -110,6 +110,7 @@ def _their_seconds(peer: Peer, python: Path, work: Work) -> list[float]:
             "RAY_TMPDIR": home,
             "RAY_USAGE_STATS_ENABLED": "0",
         }
+        environment.pop("OMP_WAIT_POLICY", None)  # ours; theirs wait as they come
         command = [str(python), "-c", f"import {peer.script} as rounds; rounds.main()"]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing as mp
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 from coterie.errors import CoterieError
 
+SPINS = "GOMP_SPINCOUNT"
 Build = Callable[..., Callable[[], object]]
 
 
@@ -18,7 +21,8 @@ class Elsewhere:
         context = mp.get_context("spawn")
         self._link, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, build, arguments), daemon=True)
-        self._process.start()
+        with _torchs_own_waiting():
+            self._process.start()
         theirs.close()
 
     def __call__(self) -> None:
@@ -31,6 +35,22 @@ class Elsewhere:
     def close(self) -> None:
         self._link.close()
         self._process.join()
+
+
+@contextmanager
+def _torchs_own_waiting() -> Iterator[None]:
+    """A process started here spins while it waits, as torch does by default, although it imports us.
+
+    300,000 is what GNU's OpenMP takes if nobody asks for anything; the number goes before the policy.
+    """
+    if SPINS in os.environ:
+        yield
+        return
+    os.environ[SPINS] = "300000"
+    try:
+        yield
+    finally:
+        del os.environ[SPINS]
 
 
 def _serve(link: Connection, build: Build, arguments: tuple[object, ...]) -> None:
