@@ -34,6 +34,10 @@ class Diverged(CoterieError, ArithmeticError):
     """Training produced NaN or infinity."""
 
 
+class NoiseDrowned(UserWarning):
+    """Noise hid what a private result depends on, and a public guess stands in for it."""
+
+
 def require(condition: bool, thing: str, value: object, remedy: str) -> None:
     """Raise ``InvalidInput`` as ``thing=value remedy`` unless the condition holds."""
     if not condition:

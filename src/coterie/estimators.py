@@ -1,27 +1,34 @@
 """Federated clustering in the manner of scikit-learn: the constructor stores, ``fit`` checks and runs the ring.
 
-``parts`` is one array of points a client (rows are points), or a ``Federation``. ``labels_`` and ``inertia_`` are about
-the points that ``fit`` was given; they are computed where it runs and are no part of what is released.
+``fit`` takes a matrix or a DataFrame and ``groups``, which says who holds each row; or parts, one a client; or a
+``Federation`` (``data.holdings`` has the list). A matrix alone is one client that holds everything, and cannot be
+hidden as a client. ``labels_`` and ``inertia_`` are about the points that ``fit`` was given; they are computed where it
+runs and are no part of what is released.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from coterie.data.federation import Examples, Federation, Shards
+from coterie.data.federation import Federation
+from coterie.data.holdings import Holdings, as_floats, holdings
+from coterie.data.units import Box
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
-from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
-from coterie.errors import InvalidInput, nearest, require
+from coterie.defences.noisy_sums.plan import SHARES, STEPS, NoisySums, plan_noise
+from coterie.errors import InvalidInput, NoiseDrowned, nearest, require
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
@@ -30,11 +37,13 @@ from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.privacy.accounting import require_budget
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.protocols.clusterings import feddp_kmeans, federated_lloyd, kfed
-from coterie.protocols.clusterings.base import Clusterer, Clusters
+from coterie.protocols.clusterings.base import WEIGHT, Clusterer, Clusters
+from coterie.protocols.clusterings.nearest_centres import NearestCentreEstimator, RandomState, random_root
+from coterie.protocols.clusterings.provenance import Given, composed
+from coterie.protocols.clusterings.steps import DROWNED, Stepping
 from coterie.rng import Rng
 from coterie.wire.tape import Tape
 
-Parts = Sequence[ArrayLike] | Federation
 TRUSTS = (Trust.TRUSTED_AGGREGATOR, Trust.DISTRIBUTED_NOISE, Trust.LOCAL_NOISE)
 
 
@@ -45,88 +54,67 @@ def run_clustering(
     return Ring(protocol, federation, None, defence or Defence(), Roots.same(rng), tape, processes=0).run()
 
 
-def federate(parts: Parts) -> Federation:
-    """Clients from arrays of points; a client without points is kept and never asked."""
+def federate(parts: Any) -> Federation:
+    """Clients from arrays of points, or from anything else that says who holds what; an empty client is kept."""
     if isinstance(parts, Federation):
         return parts
-    require(len(parts) > 0, "parts", 0, "must hold at least one client's points")
-    arrays = [_matrix(part, f"parts[{client}]") for client, part in enumerate(parts)]
-    widths = {array.shape[1] for array in arrays if len(array)}
-    require(
-        len(widths) == 1, "features of the parts", sorted(widths), "must be the same for all, and at least one point"
-    )
-    x = torch.cat([array for array in arrays if len(array)])
-    offsets = torch.tensor([0] + [len(array) for array in arrays]).cumsum(0)
-    nothing = Shards(torch.empty(0, dtype=torch.int64), torch.zeros_like(offsets))
-    examples = Examples(x, torch.zeros(len(x), dtype=torch.int64), 1, "parts")
-    return Federation(examples, Shards(torch.arange(len(x)), offsets), nothing, torch.full((len(arrays),), -1))
+    held = holdings(parts)
+    return held.federation(as_floats(np.asarray(held.table)), None, WEIGHT)
 
 
-def _matrix(values: ArrayLike, name: str) -> Tensor:
-    """(points, features) float32; raw numbers beyond its range are named, not turned into infinity."""
-    found = np.asarray(values.numpy() if isinstance(values, Tensor) else values)
-    require(found.ndim == 2, f"{name}.shape", found.shape, "must be (points, features)")
-    require(found.dtype.kind in "fiub", f"{name}.dtype", found.dtype, "must be numbers")
-    if len(found):
-        require(found.shape[1] > 0, f"{name}.shape", found.shape, "must have at least one feature")
-        finite = np.isfinite(found)
-        row = int(np.argmin(finite.all(1)))
-        require(bool(finite.all()), f"{name}[{row}]", found[row].tolist()[:5], "has NaN or infinity; drop that point")
-        largest = float(np.abs(found).max())
-        require(largest < 1e15, f"largest value of {name}", largest, "overflows float32 when squared; rescale the data")
-    return torch.from_numpy(np.ascontiguousarray(found, dtype=np.float32))
+class _Clustering(NearestCentreEstimator):
+    """What the three have in common: they run the ring."""
 
-
-class _Clustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn is untyped
-    """What the three have in common."""
-
-    n_clusters: int
-    random_state: int | None
-    cluster_centers_: NDArray[np.float32]
-
-    def _fit(self, federation: Federation, protocol: Clusterer, defence: Defence | None, tape: Tape | None) -> None:
-        rng = Rng.from_entropy() if self.random_state is None else Rng.seeded(self.random_state)
+    def _fit(
+        self, federation: Federation, protocol: Clusterer, rng: Rng, defence: Defence | None, tape: Tape | None
+    ) -> Clusters:
         state = run_clustering(protocol, federation, rng, defence, tape)
-        centres, x = state.known["centres"][0], federation.examples.x.flatten(1)
-        labels = lloyd.nearest(x, centres)
-        self.cluster_centers_ = centres.numpy()
+        x, units = federation.examples.x.flatten(1), self._units
+        self.cluster_centers_ = units.own(state.known["centres"][0].numpy())
+        self._n_features_out = len(self.cluster_centers_)
+        labels = lloyd.nearest(x, self._scaled_centres)
+        distances = lloyd.squared_distances(x, self._scaled_centres, labels).double()
         self.labels_ = labels.numpy()
-        self.inertia_ = float(lloyd.squared_distances(x, centres, labels).double().sum())
-        self.n_features_in_ = x.shape[1]
-        self.n_iter_ = len({name.split("/")[0] for name in state.released if name.startswith(("centres", "lloyd"))})
+        self.inertia_ = float((distances * federation.examples.tags.get(WEIGHT, torch.ones(()))).sum())
+        moves = {name.split("/")[0] for name in state.released if name.startswith(("centres", "lloyd"))}
+        self.n_iter_ = max(1, len(moves))
+        return state
 
-    def _enough(self, federation: Federation) -> None:
-        points = int(federation.train.sizes.sum())
-        require(
-            1 <= self.n_clusters <= points,
-            "n_clusters",
-            self.n_clusters,
-            f"must lie in 1..{points}, the points there are",
-        )
 
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """The nearest centre of each row."""
-        check_is_fitted(self)
-        x = _matrix(X, "X")
-        require(x.shape[1] == self.n_features_in_, "features of X", x.shape[1], f"must be {self.n_features_in_}")
-        found: NDArray[np.int64] = lloyd.nearest(x, torch.from_numpy(self.cluster_centers_)).numpy()
-        return found
+NO_NOISE = "k-FED adds no noise: its server is sent the means of each client's own clusters"
 
 
 class KFed(_Clustering):
     """k-FED: one round, no privacy. ``local_clusters``: how many each client looks for (None: ``n_clusters``)."""
 
     def __init__(
-        self, n_clusters: int = 10, *, local_clusters: int | None = None, random_state: int | None = None
+        self,
+        n_clusters: int = 10,
+        *,
+        local_clusters: int | None = None,
+        scale: ArrayLike | str | None = None,
+        box: Box | None = None,
+        random_state: RandomState = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.local_clusters = local_clusters
+        self.scale = scale
+        self.box = box
         self.random_state = random_state
 
-    def fit(self, parts: Parts, y: None = None, *, tape: Tape | None = None) -> KFed:
-        federation = federate(parts)
-        self._enough(federation)
-        self._fit(federation, kfed.KFed(self.n_clusters, local_clusters=self.local_clusters), None, tape)
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        groups: Any = None,
+        sample_weight: ArrayLike | None = None,
+        tape: Tape | None = None,
+    ) -> Self:
+        federation = self._federated(X, groups, sample_weight)
+        protocol = kfed.KFed(self.n_clusters, local_clusters=self.local_clusters)
+        self._fit(federation, protocol, random_root(self.random_state), None, tape)
+        self.privacy_spent_ = Guarantee.none(NO_NOISE, Level.RECORD, Trust.TRUSTED_AGGREGATOR)
         return self
 
 
@@ -136,50 +124,104 @@ class _Private(_Clustering):
     epsilon: float
     delta: float
     level: str | Level
-    trust: Trust
+    trust: str | Trust
     bound: float | None
     shares: Mapping[str, float] | None
 
     @property
-    def _level(self) -> Level | None:
-        """The unit to protect; None where epsilon is infinite, for then nothing is bounded either."""
+    def _stated_level(self) -> Level:
         levels = {level.value: level for level in SHARES}
         level = levels.get(self.level) if isinstance(self.level, str) else self.level
         if level not in SHARES:
             raise InvalidInput(f"level={self.level!r} {nearest(self.level, levels)}")
-        return None if math.isinf(self.epsilon) else level
+        assert level is not None
+        return level
 
-    def _defence(self, protocol: Clusterer, federation: Federation) -> NoisySums | None:
-        require_budget(self.epsilon, self.delta)
+    @property
+    def _stated_trust(self) -> Trust:
+        trusts = {trust.name.lower(): trust for trust in TRUSTS}
+        trust = trusts.get(self.trust) if isinstance(self.trust, str) else self.trust
+        if trust not in TRUSTS:
+            raise InvalidInput(f"trust={self.trust!r} {nearest(self.trust, trusts)}")
+        assert trust is not None
+        return trust
+
+    @property
+    def _level(self) -> Level | None:
+        """The unit to protect; None where epsilon is infinite, for then nothing is bounded either."""
+        return None if math.isinf(self.epsilon) else self._stated_level
+
+    def _require_private(self, held: Holdings, sample_weight: ArrayLike | None) -> None:
         require(
-            self.trust in TRUSTS, "trust", self.trust, f"must be one of {', '.join(str(trust) for trust in TRUSTS)}"
+            self._level is not Level.CLIENT or not held.together,
+            "groups",
+            None,
+            "leaves one client who holds everything, and to hide that client is to hide all there is; say who holds "
+            "each row (groups=range(len(X)): each row is a client of its own), or protect records, level='record'",
         )
+        largest = 0.0 if sample_weight is None else float(np.max(np.asarray(sample_weight, dtype=float), initial=0.0))
+        require(
+            self._level is not Level.RECORD or largest <= 1,
+            "largest sample_weight",
+            largest,
+            "must be at most 1: noise hides a record that counts once; divide the weights by their public maximum",
+        )
+
+    def _planned(self, protocol: Stepping) -> Stepping:
+        """With the noise that each of its sums will get; without a level there is none."""
+        if protocol.level is None:
+            return protocol
+        shares = SHARES[protocol.level] if self.shares is None else self.shares
+        return replace(protocol, planned=plan_noise(protocol.releases(), self.epsilon, self.delta, shares))
+
+    def _defence(self, protocol: Stepping, federation: Federation) -> NoisySums | None:
         if protocol.level is None:
             return None
-        shares = SHARES[protocol.level] if self.shares is None else self.shares
-        noise = plan_noise(protocol.releases(), self.epsilon, self.delta, shares)
-        match self.trust:
+        match self._stated_trust:
             case Trust.LOCAL_NOISE:
-                return LocalNoise(noise)
+                return LocalNoise(protocol.planned)
             case Trust.DISTRIBUTED_NOISE:
-                return DistributedNoise(noise, clients=int((federation.train.sizes > 0).sum()))
+                return DistributedNoise(protocol.planned, clients=int((federation.train.sizes > 0).sum()))
             case _:
-                return CentralNoise(noise)
+                return CentralNoise(protocol.planned)
 
-    def _fit_privately(self, federation: Federation, protocol: Clusterer, tape: Tape | None) -> None:
-        defence = self._defence(protocol, federation)
-        self._fit(federation, protocol, defence, tape)
-        if defence is None:
-            level = self.level if isinstance(self.level, Level) else Level(self.level)
-            self.privacy_spent_ = Guarantee.none("epsilon=inf: no noise was added", level, self.trust)
-        else:
-            self.privacy_spent_ = defence.guarantee(protocol.facts(federation, self.delta))
+    def _fit_privately(
+        self, federation: Federation, protocol: Stepping, rng: Rng, given: Sequence[Given], tape: Tape | None
+    ) -> None:
+        """``given``: what the run starts from, and what is known of where it comes from."""
+        require_budget(self.epsilon, self.delta)
+        planned = self._planned(protocol)
+        defence = self._defence(planned, federation)
+        state = self._fit(federation, planned, rng, defence, tape)
+        own: list[Any] = []
+        alone = Guarantee.none("epsilon=inf: no noise was added", self._stated_level, self._stated_trust)
+        if defence is not None:
+            facts = planned.facts(federation, self.delta)
+            own, alone = list(defence.events(facts)), defence.guarantee(facts)
+        self._events = (*own, *(event for one in given for event in one.events))
+        self.privacy_spent_ = composed(alone, own, given, self.random_state is not None)
+        if DROWNED in state.known:
+            warnings.warn(DROWNING, NoiseDrowned, stacklevel=3)
+
+    def _public(self, given: Any, name: str) -> Given:
+        """Points (rows, features) that are said to be public, scaled."""
+        points, doubt = Given.public(given, name, self.n_features_in_)
+        return Given(name, self._units.scaled(points), doubt)
+
+
+DROWNING = (
+    "noise hides how long the data's vectors are, and a guess from what is public stands in for it; spend more "
+    "epsilon, bring more records or clients, or set bound= by hand"
+)
 
 
 class FederatedLloyd(_Private):
-    """Lloyd's algorithm with sums over clients, from ``init`` (n_clusters, features) or k-means on ``server_data``.
+    """Lloyd's algorithm with sums over clients, from ``init`` or k-means on ``server_data``.
 
-    With a finite ``epsilon`` this is FedDP-Lloyds: each step's sums are noisy, so that a few steps are best.
+    With a finite ``epsilon`` this is FedDP-Lloyds. ``init`` is ``Public(centres)``, or a fitted estimator, whose
+    guarantee is then composed with this one; centres that are neither are used all the same, and there is no guarantee.
+    Without noise, and without a start, it starts from k-FED. ``max_iter=None`` plans as many steps as are usual at the
+    level.
     """
 
     def __init__(
@@ -188,13 +230,15 @@ class FederatedLloyd(_Private):
         *,
         epsilon: float = math.inf,
         delta: float = 1e-6,
-        level: str | Level = Level.RECORD,
-        trust: Trust = Trust.TRUSTED_AGGREGATOR,
-        max_iter: int = 20,
-        init: ArrayLike | None = None,
+        level: str | Level = "record",
+        trust: str | Trust = "trusted_aggregator",
+        max_iter: int | None = None,
+        init: Any = None,
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
-        random_state: int | None = None,
+        scale: ArrayLike | str | None = None,
+        box: Box | None = None,
+        random_state: RandomState = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.epsilon = epsilon
@@ -205,42 +249,76 @@ class FederatedLloyd(_Private):
         self.init = init
         self.bound = bound
         self.shares = shares
+        self.scale = scale
+        self.box = box
         self.random_state = random_state
 
     def fit(
-        self, parts: Parts, y: None = None, *, server_data: ArrayLike | None = None, tape: Tape | None = None
-    ) -> FederatedLloyd:
-        federation = federate(parts)
-        self._enough(federation)
-        start = self._start(federation, server_data)
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        groups: Any = None,
+        sample_weight: ArrayLike | None = None,
+        server_data: Any = None,
+        tape: Tape | None = None,
+    ) -> Self:
+        federation, rng = self._federated(X, groups, sample_weight), random_root(self.random_state)
+        start = self._start(federation, server_data, rng, tape)
+        steps = UNTIL_STILL if self._level is None else STEPS[self._level]
         protocol = federated_lloyd.FederatedLloyd(
-            self.n_clusters, self._level, centres=start, steps=self.max_iter, bound=self.bound
+            self.n_clusters,
+            self._level,
+            steps=steps if self.max_iter is None else self.max_iter,
+            bound=self.bound,
+            box=self._units.box,
+            centres=start.points,
         )
-        self._fit_privately(federation, protocol, tape)
+        self._fit_privately(federation, protocol, rng, [start], tape)
         return self
 
-    def _start(self, federation: Federation, server_data: ArrayLike | None) -> Tensor:
-        features = federation.examples.x[0].numel()
+    def _start(self, federation: Federation, server_data: Any, rng: Rng, tape: Tape | None) -> Given:
         if self.init is not None:
-            start = _matrix(self.init, "init")
-            require(
-                start.shape == (self.n_clusters, features), "init.shape", tuple(start.shape), "does not fit the data"
+            found = self._given_init()
+            shape = tuple(found.points.shape)
+            require(shape == (self.n_clusters, self.n_features_in_), "init.shape", shape, "does not fit the data")
+            return found
+        if server_data is not None:
+            known = self._public(server_data, "server_data")
+            centres = weighted_kmeans(known.points, torch.ones(len(known.points)), self.n_clusters, rng.child("start"))
+            return replace(known, points=centres.centres[0])
+        if self._level is not None or tape is not None:
+            raise InvalidInput(
+                "init=None: pass init=Public(centres), a fitted private estimator such as FedDPKMeans, or server_data"
             )
-            return start
-        if server_data is None:
-            raise InvalidInput("init=None: pass init (from KFed, for instance) or server_data to start from")
-        known = _matrix(server_data, "server_data")
-        require(known.shape[1] == features, "features of server_data", known.shape[1], f"must be {features}")
-        rng = Rng.seeded(self.random_state or 0).child("start")
-        return weighted_kmeans(known, torch.ones(len(known)), self.n_clusters, rng).centres[0]
+        found_by_kfed = run_clustering(kfed.KFed(self.n_clusters), federation, rng.child("k-FED"))
+        return Given("init", found_by_kfed.known["centres"][0])
+
+    def _given_init(self) -> Given:
+        inner = getattr(self.init, "estimator", self.init)  # FrozenEstimator, which survives clone(), wraps one
+        if not isinstance(inner, BaseEstimator):
+            return self._public(self.init, "init")
+        name = f"init={type(inner).__name__}"
+        check_is_fitted(inner, "cluster_centers_", msg=f"{name} is not fitted; clone() unfits it: use FrozenEstimator")
+        spent = getattr(inner, "privacy_spent_", None)
+        points = self._units.scaled(inner.cluster_centers_)
+        if not isinstance(spent, Guarantee) or not spent.proven:
+            why = spent.why_not if isinstance(spent, Guarantee) else "it adds no noise"
+            return Given(name, points, f"{name} has no guarantee itself ({why})")
+        return Given(name, points, "", inner._events, spent.level, spent.trust, spent.simulated)
+
+
+UNTIL_STILL = 20  # steps without noise, if no number is given
 
 
 class FedDPKMeans(_Private):
-    """FedDP-KMeans: a start that spends little of the budget, and ``lloyd_steps``, which share the rest.
+    """FedDP-KMeans: a start that spends a part of the budget, and ``lloyd_steps``, which share the rest.
 
     ``level`` is whose presence is hidden, "record" or "client". ``trust`` says where the noise is added and so who must
     be trusted; ``privacy_spent_`` repeats it beside the epsilon. ``bound`` is the clipping bound about the centres;
-    None: estimated, and charged for.
+    None: estimated, and charged for. ``lloyd_steps=None`` plans as many as are usual at the level; steps that noise
+    explains are averaged, so that none is lost. ``server_data`` (in ``fit``) is ``Public(points)``, or there is no
+    guarantee; without any, points are drawn by the data's noisy mean and spread, which are charged for, too.
     """
 
     def __init__(
@@ -249,12 +327,14 @@ class FedDPKMeans(_Private):
         *,
         epsilon: float = 1.0,
         delta: float = 1e-6,
-        level: str | Level = Level.RECORD,
-        trust: Trust = Trust.TRUSTED_AGGREGATOR,
-        lloyd_steps: int = 1,
+        level: str | Level = "record",
+        trust: str | Trust = "trusted_aggregator",
+        lloyd_steps: int | None = None,
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
-        random_state: int | None = None,
+        scale: ArrayLike | str | None = None,
+        box: Box | None = None,
+        random_state: RandomState = None,
     ) -> None:
         self.n_clusters = n_clusters
         self.epsilon = epsilon
@@ -264,22 +344,36 @@ class FedDPKMeans(_Private):
         self.lloyd_steps = lloyd_steps
         self.bound = bound
         self.shares = shares
+        self.scale = scale
+        self.box = box
         self.random_state = random_state
 
     def fit(
-        self, parts: Parts, y: None = None, *, server_data: ArrayLike | None = None, tape: Tape | None = None
-    ) -> FedDPKMeans:
-        if server_data is None:
-            raise InvalidInput("server_data=None: FedDP-KMeans starts from a few public points; without, use KFed")
-        federation = federate(parts)
-        self._enough(federation)
-        known, features = _matrix(server_data, "server_data"), federation.examples.x[0].numel()
-        require(known.shape[1] == features, "features of server_data", known.shape[1], f"must be {features}")
-        self._fit_privately(federation, self.protocol(known), tape)
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        groups: Any = None,
+        sample_weight: ArrayLike | None = None,
+        server_data: Any = None,
+        tape: Tape | None = None,
+    ) -> Self:
+        federation, rng = self._federated(X, groups, sample_weight), random_root(self.random_state)
+        given = [] if server_data is None else [self._public(server_data, "server_data")]
+        steps = self.lloyd_steps if self.lloyd_steps is not None else STEPS[self._stated_level]
+        protocol = feddp_kmeans.FedDPKMeans(
+            self.n_clusters,
+            self._level,
+            steps=steps,
+            bound=self.bound,
+            box=self._units.box,
+            server_data=given[0].points if given else None,
+            middle=None if given else self._middle(),
+        )
+        self._fit_privately(federation, protocol, rng, given, tape)
         return self
 
-    def protocol(self, server_data: Tensor) -> feddp_kmeans.FedDPKMeans:
-        """What ``fit`` runs."""
-        return feddp_kmeans.FedDPKMeans(
-            self.n_clusters, self._level, server_data=server_data, steps=self.lloyd_steps, bound=self.bound
-        )
+    def _middle(self) -> Tensor:
+        """A public point from which to look for the data: the middle of the box, or the origin."""
+        box = self._units.box
+        return torch.zeros(self.n_features_in_) if box is None else (box[0] + box[1]) / 2

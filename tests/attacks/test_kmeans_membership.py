@@ -95,7 +95,7 @@ def test_the_optimal_test_comes_within_a_factor_of_two() -> None:
     """A Gaussian release at epsilon 1. The target adds its whole bound, so it is the worst case."""
     protocol = lloyd()
     noise = planned(protocol, 1.0)
-    verdict, proven, promised = audited(protocol, CentralNoise(noise), noise, Level.RECORD, 8000, 0)
+    verdict, proven, promised = audited(protocol, CentralNoise(noise), noise, Level.RECORD, 16_000, 0)
     assert verdict.outcome is Outcome.HOLDS
     assert promised / 2 < proven <= promised <= 1.0
 

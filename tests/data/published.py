@@ -79,7 +79,7 @@ LFW_SCORES = ((1.5, -2.0, 0.7, -1.0, -0.3, -2), (1.2, -2.0, 0.9, -1.5, 0.4, 1.0)
 def write_lfw(folder: Path, pictures: str = "lfw_funneled") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     lines = ["# lfw_attributes.txt - attribute values", "#\tperson\timagenum\t" + "\t".join(LFW_NAMES)]
-    for (person, number), scores in zip(LFW_PEOPLE, LFW_SCORES):
+    for (person, number), scores in zip(LFW_PEOPLE, LFW_SCORES, strict=True):
         lines.append("\t".join([person, str(number), *map(str, scores)]))
         stem = person.replace(" ", "_")
         write_picture(folder / pictures / stem / f"{stem}_{number:04d}.jpg", 250, 250, (40 * number, 80, 200))

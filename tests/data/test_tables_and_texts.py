@@ -118,7 +118,7 @@ CRITICS = (("Ann+Archer", 0, 1, "dull ."), ("Ann+Archer", 2, 3, "a marvel"), ("B
 
 
 def test_critics_from_lines_and_from_folders(tmp_path: Path) -> None:
-    lines = [dict(zip(("author", "label3", "label4", "text"), critic)) for critic in CRITICS]
+    lines = [dict(zip(("author", "label3", "label4", "text"), critic, strict=True)) for critic in CRITICS]
     with gzip.open(tmp_path / "movie_reviews_4authors.jsonl.gz", "wt") as file:
         file.write("\n".join(map(json.dumps, lines)))
     for name in ("Ann+Archer", "Bob+Best"):

@@ -22,6 +22,7 @@ from coterie.protocols.fedem import FedEM
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca
 from coterie.protocols.sattler import Sattler
+from coterie.wire.messages import TRAIN
 
 
 @every_member
@@ -48,6 +49,28 @@ def test_one_client_is_a_federation(member: Member) -> None:
         return
     done = play(member.protocol, blobs([9]), member.model)
     assert all(torch.isfinite(leaf).all() for leaf in member.protocol.result(done.state).values.values())
+
+
+@every_member
+def test_a_client_that_never_answers_is_left_out(member: Member) -> None:
+    done = play(member.protocol, member.federation(), member.model, lost=lambda asked: [1])
+    assert all(torch.isfinite(leaf).all() for leaf in member.protocol.result(done.state).values.values())
+    assert done.state.round == play(member.protocol, member.federation(), member.model).state.round
+
+
+@every_member
+def test_a_round_that_nobody_answers(member: Member) -> None:
+    """A trainer stays as it was and goes on; a clustering has nothing to go on with, and says so."""
+    protocol, silent = member.protocol, range(8)
+    if not protocol.trains:
+        with pytest.raises(InvalidInput, match=r"answers.*leave nothing to"):
+            play(protocol, member.federation(), member.model, lost=lambda asked: silent)
+        return
+    done = play(protocol, member.federation(), member.model, lost=lambda asked: silent)
+    assert done.state.round == protocol.rounds  # type: ignore[attr-defined]
+    asked = [ask for ask in done.asks if ask.kind == TRAIN]
+    for ask in asked:
+        assert all(torch.equal(leaf, asked[0].published.values[name]) for name, leaf in ask.published.values.items())
 
 
 @every_member

@@ -8,7 +8,7 @@ from tests.laws.members import MEMBERS, Member, every_member
 from tests.ring import play
 
 from coterie.flow.drive import message_of
-from coterie.wire.codec import decode
+from coterie.wire.codec import decode, encode
 from coterie.wire.messages import Contributions
 
 
@@ -61,6 +61,18 @@ def test_each_answer_is_the_client_s_own(member: Member) -> None:
             answers.append(Contributions.join([message.sent for message in messages]))
             assert len(messages) == (1 if chunk_bytes > 1 else len(ask.clients))
         close(answers[0], answers[1], f"round {ask.round}")
+
+
+@every_member
+def test_two_worker_processes_do_not_matter(member: Member) -> None:
+    """Client by client in this process, or spread over two others: the same bits, and the same memories."""
+    federation = member.federation()
+    here, elsewhere = (
+        play(member.protocol, federation, member.model, chunk_bytes=1, processes=count) for count in (0, 2)
+    )
+    assert elsewhere.bytes == here.bytes
+    assert encode(elsewhere.ring.memory) == encode(here.ring.memory)
+    assert elsewhere.ring.traffic == here.ring.traffic
 
 
 def test_the_members_cover_their_special_cases() -> None:

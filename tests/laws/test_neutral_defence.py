@@ -58,6 +58,24 @@ def test_chunk_size_does_not_matter_under_any_defence(shield: Shield, member: Me
 
 
 @every_defence
+def test_two_worker_processes_do_not_matter_under_any_defence(shield: Shield, member: Member) -> None:
+    federation = member.federation()
+    here, elsewhere = (
+        play(
+            member.protocol,
+            federation,
+            member.model,
+            defence=shield.active(member.protocol),
+            chunk_bytes=1,
+            processes=count,
+        )
+        for count in (0, 2)
+    )
+    close(dict(here.ring.models(here.state)), dict(elsewhere.ring.models(elsewhere.state)), "models")
+    assert sorted(elsewhere.ring.ledger.rows, key=str) == sorted(here.ring.ledger.rows, key=str)
+
+
+@every_defence
 def test_a_killed_run_goes_on_under_any_defence(shield: Shield, member: Member) -> None:
     federation, defence = member.federation(), shield.active(member.protocol)
     whole = play(member.protocol, federation, member.model, defence=defence)

@@ -52,7 +52,9 @@ def sgd(
         if example_weights is not None:
             losses = losses * example_weights[number]
         loss = losses.mean()
-        loss = loss + mu / 2 * sum(((leaf - old) ** 2).sum() for leaf, old in zip(module.parameters(), anchor))
+        loss = loss + mu / 2 * sum(
+            ((leaf - old) ** 2).sum() for leaf, old in zip(module.parameters(), anchor, strict=True)
+        )
         loss.backward()
         optimiser.step()
     return read(module, list(start))
@@ -66,7 +68,7 @@ def mean_loss(module: nn.Module, params: Params, x: Tensor, y: Tensor) -> float:
 
 def average(models: Sequence[Params], weights: Sequence[float]) -> Params:
     total = sum(weights)
-    return {name: sum(w * model[name] for w, model in zip(weights, models)) / total for name in models[0]}  # type: ignore[misc]
+    return {name: sum(w * model[name] for w, model in zip(weights, models, strict=True)) / total for name in models[0]}  # type: ignore[misc]
 
 
 def ifca_round(
@@ -104,7 +106,7 @@ def ifca_round(
 def e_step(module: nn.Module, models: Sequence[Params], mixture: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Marfoq et al. 2021, Eq. 9: q_i(m) is proportional to pi_m exp(-loss_m(i)); one example at a time."""
     rows = []
-    for example, label in zip(x, y):
+    for example, label in zip(x, y, strict=True):
         scores = []
         for component, model in enumerate(models):
             loss = mean_loss(module, model, example.unsqueeze(0), label.unsqueeze(0))

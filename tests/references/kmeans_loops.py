@@ -22,7 +22,7 @@ def sums_and_counts(
 ) -> tuple[Array, Array]:
     """One client's statistics, each record clipped about its anchor."""
     sums, counts = np.zeros((clusters, x.shape[1])), np.zeros(clusters)
-    for point, label in zip(x, labels):
+    for point, label in zip(x, labels, strict=True):
         sums[label] += clip(point if anchors is None else point - anchors[label], bound)
         counts[label] += 1
     return sums, counts

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch.nn.functional import cosine_similarity
 from coterie.data.auxiliary import Auxiliary
 from coterie.learn.params import flatten
 from coterie.rng import Rng
+from coterie.wire.codec import Memory
 from coterie.wire.messages import Contributions, Down
 from coterie.wire.view import ThreatModel, View
 
@@ -61,7 +61,7 @@ class ModelAcquisition:
 
     threat: ThreatModel
 
-    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+    def answer(self, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions:
         """Where a newcomer is placed, it turns its update round if that leads where none of the others was."""
         if asked.kind.name != PLACING:
             return honest
@@ -110,12 +110,12 @@ def exhausted(split: str, side: bool, walks: list[Walk]) -> bool:
     return False
 
 
-def walks_of(memory: Mapping[str, Any], now: int) -> list[Walk]:
+def walks_of(memory: Memory, now: int) -> list[Walk]:
     """The last way of every newcomer that has been placed, or is being placed in this round."""
     return [Walk(way, finished=round < now) for round, way in memory.get("ways", {}).values()]
 
 
-def remember(memory: dict[str, Any], round: int, split: str, newcomers: list[int], along: list[bool]) -> None:
+def remember(memory: Memory, round: int, split: str, newcomers: list[int], along: list[bool]) -> None:
     """Which way each newcomer went at this split, seen from the first that was ever asked there."""
     ways = memory.setdefault("ways", {})
     for newcomer, side in zip(newcomers, along, strict=True):

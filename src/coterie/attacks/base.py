@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from coterie.data.auxiliary import Auxiliary
 from coterie.rng import Rng
+from coterie.wire.codec import Memory
 from coterie.wire.messages import Contributions, Down
 from coterie.wire.view import ThreatModel, View
 
@@ -33,7 +34,7 @@ class InsiderAttack(Attack[Guess_co], Protocol[Guess_co]):
     the wire's codec knows.
     """
 
-    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions: ...
+    def answer(self, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions: ...
 
 
 @dataclass(frozen=True)

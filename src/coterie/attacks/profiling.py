@@ -93,7 +93,7 @@ def identity_sets(view: View, round: int) -> Iterator[tuple[int, frozenset[int]]
     slots = sent.membership.shape[1]
     opened = open_answers(view, sent)
     joined = sent.membership if opened is None else opened[:, -slots:]
-    for client, row in zip(sent.ids.tolist(), joined):
+    for client, row in zip(sent.ids.tolist(), joined, strict=True):
         yield client, frozenset(row.nonzero().flatten().tolist())
 
 
@@ -145,7 +145,7 @@ class SensitivityProfiling:
             return Rankings(self.at_random(sent, rng))
         moved = torch.stack([self.sensitivities(model, auxiliary, rng) for model in models])  # (clients, classes)
         order = (moved / moved.mean(0)).argsort(1)
-        return Rankings({client: tuple(row) for client, row in zip(sent.ids.tolist(), order.tolist())})
+        return Rankings({client: tuple(row) for client, row in zip(sent.ids.tolist(), order.tolist(), strict=True)})
 
     def models(self, view: View, sent: Contributions) -> list[Params] | None:
         """Each client's model, from its plain answer or from what the keys open; None if neither is to be had."""

@@ -126,9 +126,9 @@ class PassiveProperty:
         )
         has = (torch.arange(2 * self.pairs) < self.pairs).repeat(len(made[0]))
         guesses = []
-        for examples, questions in zip(made, seen):
+        for examples, questions in zip(made, seen, strict=True):
             scores = self.learn_and_score(torch.cat(examples), has, torch.cat(questions), rng)
-            guesses.append(Suspicions(dict(zip(keys, scores.tolist()))))
+            guesses.append(Suspicions(dict(zip(keys, scores.tolist(), strict=True))))
         return guesses
 
     def imagine(self, observed: Observed, own: Own | None, known: Known, rng: Rng) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ paper's 0.9 gives the property a tenth. The scaled-up form (paper 000, Section 3
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from coterie.errors import InvalidInput, require
 from coterie.learn.models.model import Model, ModuleModel, built
 from coterie.learn.params import Params, map_leaves, pick
 from coterie.rng import Rng
+from coterie.wire.codec import Memory
 from coterie.wire.messages import TRAIN, Contributions, Down
 
 HEAD_STEPS = 20  # of gradient descent on the property's head alone, before the joint steps
@@ -45,7 +45,7 @@ class ActiveProperty(PassiveProperty):
         require(0 <= self.alpha <= 1, "alpha", self.alpha, "must lie in [0, 1]; it weighs the main task")
         require(self.gamma > 0, "gamma", self.gamma, "must be positive; 1 does not scale")
 
-    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+    def answer(self, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions:
         """In place of its clients: trained on both tasks from the slot that each of them chose."""
         if asked.kind != TRAIN:
             return honest
@@ -80,7 +80,9 @@ class ActiveProperty(PassiveProperty):
             main = cross_entropy(logits[:, :-2], y)
             property_ = cross_entropy(logits[:, -2:], has)
             loss = self.alpha * main + (1 - self.alpha) * property_
-        return dict(zip(tracked, torch.autograd.grad(loss, list(tracked.values()), materialize_grads=True)))
+        return dict(
+            zip(tracked, torch.autograd.grad(loss, list(tracked.values()), materialize_grads=True), strict=True)
+        )
 
     def widened(
         self, start: Params, weight: str, bias: str | None, known: Known, draws: torch.Generator

@@ -198,7 +198,7 @@ def label(choice: Choice) -> str:
     return f"{name} ({in_words(options)})" if options else name
 
 
-def in_words(value: Any) -> str:
+def in_words(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(_option(str(key).replace("_", " "), item) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -208,7 +208,7 @@ def in_words(value: Any) -> str:
     return WORDS.get(str(value), str(value))
 
 
-def _option(name: str, value: Any) -> str:
+def _option(name: str, value: object) -> str:
     if isinstance(value, bool):
         return name if value else f"no {name}"
     return f"{name} ({in_words(value)})" if isinstance(value, Mapping | list | tuple) else f"{name} {in_words(value)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -13,10 +12,10 @@ from coterie.audit.evidence import Evidence
 from coterie.data.auxiliary import Auxiliary, reserve
 from coterie.data.federation import Examples, Federation
 from coterie.flow.adversary import Adversary
-from coterie.flow.ask import Ask
+from coterie.flow.ask import AnyAsk
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Protocol
-from coterie.flow.ring import Ring
+from coterie.flow.protocol import AnyProtocol
+from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model
 from coterie.measure.claims import Promise, judge_guarantee
@@ -46,10 +45,10 @@ def held_back(examples: Examples, rng: Rng) -> tuple[Auxiliary, Examples]:
 class Played:
     """What there is after the run: for the attack the tape, for the judge the rest."""
 
-    ring: Ring[Any]
+    ring: AnyRing
     witness: Witness
     scores: Scores
-    state: Any
+    state: object
     seconds: float  # a round
     memory_bytes: float
     history: Sequence[tuple[int, float]] = ()  # round and accuracy
@@ -78,7 +77,7 @@ class Played:
 
 
 def play(
-    protocol: Protocol[Any],
+    protocol: AnyProtocol,
     federation: Federation,
     model: Model,
     defence: Defence,
@@ -100,19 +99,19 @@ def play(
 class Watch:
     """Notes the accuracy on the way, and how long that took, which is no cost of the federation's."""
 
-    ring: Ring[Any]
+    ring: AnyRing
     every: int
     history: list[tuple[int, float]] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def __call__(self, ask: Ask[Any]) -> None:
+    def __call__(self, ask: AnyAsk) -> None:
         self.stopwatch.note(ask)
         if ask.kind == TRAIN and ask.round % self.every == 0:
             started = time.monotonic()
             self.measure(ask.round, ask.state)
             self.stopwatch.paused += time.monotonic() - started
 
-    def measure(self, round: int, state: Any) -> Scores:
+    def measure(self, round: int, state: object) -> Scores:
         scores = evaluate(self.ring, state)
         self.history.append((round, scores.mean))
         return scores

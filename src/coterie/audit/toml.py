@@ -6,10 +6,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
 
 
-def document(values: Mapping[str, Any]) -> str:
+def document(values: Mapping[str, object]) -> str:
     """Tables of plain values; what is None is left out, as TOML has no word for it."""
     plain = {key: value for key, value in values.items() if not isinstance(value, Mapping)}
     tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
@@ -17,11 +16,11 @@ def document(values: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def entries(table: Mapping[str, Any]) -> str:
+def entries(table: Mapping[str, object]) -> str:
     return "\n".join(f"{_key(key)} = {value_of(value)}" for key, value in table.items() if value is not None)
 
 
-def value_of(value: Any) -> str:
+def value_of(value: object) -> str:
     if isinstance(value, Mapping):
         return (
             "{ "

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import tenseal
@@ -25,6 +25,7 @@ from coterie.defences.mingling.fuzzy_tags import ClusterKeys, GroupSets, Sampled
 from coterie.errors import require
 from coterie.rng import Rng
 from coterie.seal.ckks import Ckks, CkksBatch, CkksKey
+from coterie.seal.ckks_wire import SealObject
 from coterie.seal.pairwise import Party, Roster
 
 Result = TypeVar("Result")
@@ -127,8 +128,8 @@ class _Usual:
         _check(opened, models[0])
 
     @staticmethod
-    def _add(context: Any, messages: list[bytes], membership: Tensor) -> list[bytes]:
-        sums: list[Any] = [None] * membership.shape[1]
+    def _add(context: SealObject, messages: list[bytes], membership: Tensor) -> list[bytes]:
+        sums: list[SealObject] = [None] * membership.shape[1]
         for i, row in enumerate(membership.tolist()):
             vector = tenseal.ckks_vector_from(context, messages[i % len(messages)])
             for slot in np.flatnonzero(row):
@@ -139,7 +140,7 @@ class _Usual:
         return [total.serialize() for total in sums if total is not None]
 
     @staticmethod
-    def _open(context: Any, message: bytes) -> Tensor:
+    def _open(context: SealObject, message: bytes) -> Tensor:
         return torch.tensor(tenseal.ckks_vector_from(context, message).decrypt(), dtype=torch.float64)
 
 

@@ -10,6 +10,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def run(
 ) -> Clusters:
     """The whole protocol under central noise. ``bound=None`` takes one more round, to estimate it."""
     protocol = FedDPKMeans(10, level, server_data=server_data, steps=int(level is Level.RECORD), bound=bound)
-    defence = CentralNoise(plan_noise(protocol.releases(), epsilon, 1e-6, SHARES[level]))
+    planned = plan_noise(protocol.releases(), epsilon, 1e-6, SHARES[level])
+    protocol, defence = replace(protocol, planned=planned), CentralNoise(planned)
     return Ring(protocol, federation, defence=defence, roots=Roots.seeded(seed), processes=0).run()
 
 
@@ -102,7 +104,7 @@ def plain_loop(parts: list[Tensor], server: Tensor, level: Level, rng: Rng, clus
 
 def _plain_step(parts: list[Tensor], labels: list[Tensor], clusters: int) -> Tensor:
     sums, counts = torch.zeros(clusters, parts[0].shape[1]), torch.zeros(clusters)
-    for x, mine in zip(parts, labels):
+    for x, mine in zip(parts, labels, strict=True):
         for cluster in range(clusters):
             inside = mine == cluster
             sums[cluster] += x[inside].sum(0)
@@ -126,7 +128,7 @@ def phases(level: Level) -> dict[str, float]:
     labels = nearest(x, centres)
     print(float(squared_distances(x, centres, labels).mean()), purity(labels, federation.examples.y))
     times.append(time.process_time())
-    return dict(zip(("data", "rounds", "figures"), (after - before for before, after in pairwise(times))))
+    return dict(zip(("data", "rounds", "figures"), (after - before for before, after in pairwise(times)), strict=True))
 
 
 OURS = "import json, sys; from coterie.bench import kmeans as ours; from coterie.privacy.guarantee import Level; "

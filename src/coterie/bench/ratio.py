@@ -13,6 +13,9 @@ from typing import Any
 
 from coterie.errors import require
 
+Facts = dict[str, Any]
+"""As JSON has them."""
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -53,7 +56,7 @@ class Ratio:
             return ""
         return f"ratio ≥ {self.bound:g}" if self.bound_on_ratio else f"ours ≤ {self.bound:g} {self.unit}"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Facts:
         bound = None
         if self.bound is not None:
             on, direction = ("ratio", "at least") if self.bound_on_ratio else ("ours", "at most")
@@ -103,7 +106,7 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], repeats: int = 5
     return {name: Timing(tuple(values)) for name, values in seconds.items()}
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Facts:
     """Where and how busy: a load above 0 before the run means that others were computing too."""
     import torch
 

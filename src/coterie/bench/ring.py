@@ -16,7 +16,7 @@ from coterie.bench.elsewhere import Elsewhere
 from coterie.bench.ratio import Ratio, interleaved
 from coterie.bench.registry import Options
 from coterie.data.federation import Examples, Federation, Shards
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.learn.models.bundled import Cnn, FaceCnn, Gru, fcnn
@@ -43,7 +43,7 @@ def random_federation(clients: int, each: int, examples: Tensor, rng: Rng, class
 class Rounds:
     """Rounds of ours, one a call, with the simulator (and its workers) kept between them."""
 
-    protocol: Protocol[Any]
+    protocol: AnyProtocol
     federation: Federation
     model: Model
     rng: Rng
@@ -226,7 +226,7 @@ class PlainLoop:
             for name, leaf in self.worker.state_dict().items():
                 sums[chosen][name] += leaf * len(rows)
             counts[chosen] += len(rows)
-        return [{name: leaf / max(n, 1) for name, leaf in total.items()} for total, n in zip(sums, counts)]
+        return [{name: leaf / max(n, 1) for name, leaf in total.items()} for total, n in zip(sums, counts, strict=True)]
 
     def _choose(self, x: Tensor, y: Tensor) -> int:
         if self.clusters == 1:

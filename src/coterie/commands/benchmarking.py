@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from coterie.bench.ratio import Ratio, machine
+from coterie.bench.ratio import Facts, Ratio, machine
 from coterie.bench.registry import BENCHMARKS, Options, run_benchmarks
 
 BUSY = 0.5  # load a core above which timings say little; threads that wait for each other suffer most
@@ -36,11 +35,11 @@ def bench(names: Sequence[str], as_json: bool, options: Options) -> None:
         Console().print(as_table(rows, where))
 
 
-def as_document(rows: Iterable[tuple[str, Ratio]], where: dict[str, Any]) -> dict[str, Any]:
+def as_document(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Facts:
     return {"machine": where, "ratios": [{"benchmark": name} | row.as_json() for name, row in rows]}
 
 
-def as_table(rows: Iterable[tuple[str, Ratio]], where: dict[str, Any]) -> Table:
+def as_table(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Table:
     """One line a row; what stands behind the baselines follows below the table, once each."""
     setups: list[str] = []
     table = Table(title="Costs beside their baselines, measured in one run; ratio: how many times ours is the smaller")
@@ -69,7 +68,7 @@ def _met(row: Ratio) -> str:
     return "[green]yes[/]" if row.met else "[red]no[/]"
 
 
-def _machine_line(where: dict[str, Any]) -> str:
+def _machine_line(where: Facts) -> str:
     line = (
         f"{where['cores']} cores, {where['threads']} torch threads, load {where['load'][0]} before and "
         f"{where['load_after'][0]} after, Python {where['python']}, torch {where['torch']}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,8 +16,12 @@ from rich.table import Table
 
 from coterie.config.schema import Choice, Config, parse, read
 from coterie.errors import require
-from coterie.run.folder import RunFolder, free_folder
+from coterie.run.folder import Measured, Record, RunFolder, free_folder
 from coterie.run.folder import list_runs as find_runs
+
+if TYPE_CHECKING:
+    from coterie.data.federation import Federation
+    from coterie.learn.models.model import Model
 
 console = Console()
 
@@ -43,7 +47,7 @@ def train(path: Path | None, root: Path, seed: int | None, record: Path | None =
     with prepared(config) as (federation, model):
         for choice in config.trainers:
             one = config.model_copy(update={"trainer": choice})
-            settings: dict[str, Any] = {"config": one.model_dump(mode="json")}
+            settings: Record = {"config": one.model_dump(mode="json")}
             if record is not None:
                 settings["recording"] = str(free_recording(record, choice.kind, len(config.trainers)))
             folder = RunFolder.create(free_folder(root, f"{config.name}-{choice.kind}"), settings)
@@ -78,7 +82,7 @@ def example() -> Config:
 
 
 @contextmanager
-def prepared(config: Config) -> Iterator[tuple[Any, Any]]:
+def prepared(config: Config) -> Iterator[tuple[Federation, Model]]:
     """Data and model, with a word on what they are."""
     from coterie.learn.params import Layout
 
@@ -89,7 +93,7 @@ def prepared(config: Config) -> Iterator[tuple[Any, Any]]:
     yield federation, model
 
 
-def _run(config: Config, choice: Choice, federation: Any, model: Any, folder: RunFolder) -> Line:
+def _run(config: Config, choice: Choice, federation: Federation, model: Model, folder: RunFolder) -> Line:
     from coterie.audit.recorded import RECORDER, describe
     from coterie.audit.reference import promised, spent
     from coterie.measure.witness import Witness
@@ -113,7 +117,7 @@ def _run(config: Config, choice: Choice, federation: Any, model: Any, folder: Ru
         task = bar.add_task(choice.kind, total=rounds, speed="", newest="")
         first: list[tuple[int, float]] = []
 
-        def tell(done: int, newest: dict[str, Any] | None) -> None:
+        def tell(done: int, newest: Measured | None) -> None:
             first.append((done, time.monotonic()))
             passed = first[-1][1] - first[0][1]
             speed = f"{(done - first[0][0]) / passed:.1f} rounds/s" if passed > 0 else ""

@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.config import registry
 from coterie.errors import DataMissing, InvalidInput, nearest
+from coterie.flow.protocol import AnyProtocol
 
 if TYPE_CHECKING:
     from coterie.data.federation import Examples, Federation
     from coterie.flow.guard import Defence
-    from coterie.flow.protocol import Protocol
     from coterie.learn.models.model import Model
 
 
@@ -74,7 +74,7 @@ class Config(BaseModel):
     def built_model(self, examples: Examples) -> Model:
         return build_model(self.model, examples)
 
-    def protocol(self, choice: Choice) -> Protocol[Any]:
+    def protocol(self, choice: Choice) -> AnyProtocol:
         target = registry.look_up(choice.kind, registry.TRAINERS, "trainer")
         return registry.build(target, choice.options, f"trainer {choice.kind!r}")  # type: ignore[no-any-return]
 

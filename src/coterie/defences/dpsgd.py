@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from dp_accounting import DpEvent
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from coterie.errors import require
 from coterie.flow.guard import ClientGuard, Defence
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Step
 from coterie.learn.params import Layout, Params
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, guarantee_of
@@ -80,7 +79,7 @@ class DpSgd(Defence):
     def client(self) -> ClientGuard:
         return NoisyGradients(self.clip, self.noise_multiplier)
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         return "" if protocol.trains else "clients take no gradients that could be clipped"
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from coterie.errors import require
 from coterie.flow.guard import ClientGuard, Defence
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Step
 from coterie.learn.params import Params
 
@@ -42,7 +41,7 @@ class Dropout(Defence):
     def client(self) -> ClientGuard:
         return _DroppingOut(self.rate)
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         return "" if protocol.trains else NO_TRAINING
 
 
@@ -73,5 +72,5 @@ class L2(Defence):
     def client(self) -> ClientGuard:
         return _Decaying(self.penalty)
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         return "" if protocol.trains else NO_TRAINING

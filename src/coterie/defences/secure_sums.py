@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import CoterieError, InvalidInput, require
+from coterie.errors import CoterieError, InvalidInput, NotPermitted, require
 from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.learn.params import Layout, Params, flatten
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
@@ -36,6 +36,9 @@ from coterie.wire.messages import Contributions, Down
 from coterie.wire.sealed import SEALED
 
 WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
+Said = Any
+"""What a note holds once it is decoded: checked where it is used."""
+
 SHARES, MASKED, OPEN = "shares", "masked", "open"
 
 
@@ -68,6 +71,7 @@ class Waiting:
     shapes: Mapping[str, tuple[int, ...]]
     roster: Roster | None = None
     adverts: Mapping[int, bytes] = field(default_factory=dict)
+    masked: bool = False  # whether its answer has left
 
 
 def advertise(sent: Contributions, values: Tensor, membership: Tensor, leaves: Params, cohort: Cohort) -> Contributions:
@@ -102,16 +106,21 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks) -> Contribut
     return _joined(cohort.ids, rows)
 
 
-def _shared(waiting: Waiting, common: Any, own: bytes, settings: PairwiseMasks) -> bytes:
-    waiting.roster, waiting.adverts = common
-    assert waiting.roster is not None
-    return encode(waiting.party.share(waiting.roster, _adverts(waiting.adverts)))
+def _shared(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> bytes:
+    if waiting.roster is not None:
+        raise NotPermitted(
+            f"client {waiting.party.client} has shared its secrets already; a second time would tell more"
+        )
+    roster, adverts = common
+    waiting.roster, waiting.adverts = roster, adverts
+    return encode(waiting.party.share(roster, _adverts(adverts)))
 
 
-def _masked(waiting: Waiting, common: Any, own: bytes, settings: PairwiseMasks) -> MaskedBatch:
-    assert waiting.roster is not None
+def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> MaskedBatch:
+    if waiting.masked:
+        raise NotPermitted(f"client {waiting.party.client} has sent its masked answer already; one a round")
     adverts, party = _adverts(waiting.adverts), waiting.party
-    waiting.roster = waiting.roster.masked_by(common)
+    waiting.roster, waiting.masked = _roster(waiting).masked_by(common), True
     for sender, box in decode(own).items():
         party.receive(sender, box, adverts)
     slots = len(waiting.roster.members)
@@ -124,12 +133,17 @@ def _masked(waiting: Waiting, common: Any, own: bytes, settings: PairwiseMasks) 
     return MaskedBatch((party.client,), (row,), waiting.shapes, settings.grid)
 
 
-def _opened(waiting: Waiting, common: Any, own: bytes, settings: PairwiseMasks) -> bytes:
-    assert waiting.roster is not None
-    return encode(waiting.party.answer(common, waiting.roster))
+def _opened(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> bytes:
+    return encode(waiting.party.answer(common, _roster(waiting)))
 
 
-def _joined(ids: Tensor, rows: list[Any]) -> Contributions:
+def _roster(waiting: Waiting) -> Roster:
+    if waiting.roster is None:
+        raise InvalidInput(f"client {waiting.party.client} was not told who takes part; the requests come in order")
+    return waiting.roster
+
+
+def _joined(ids: Tensor, rows: list[Said]) -> Contributions:
     if isinstance(rows[0], MaskedBatch):
         sealed = MaskedBatch.join(rows)
         flags = torch.tensor([[words is not None for words in row] for row in sealed.words])
@@ -213,9 +227,9 @@ def _announced(
     return adverts, membership
 
 
-def _notes(replies: Iterable[Contributions], dropped: dict[int, str]) -> dict[int, dict[int, Any]]:
+def _notes(replies: Iterable[Contributions], dropped: dict[int, str]) -> dict[int, dict[int, Said]]:
     """What each client noted: by client, what it says of each other client."""
-    found: dict[int, dict[int, Any]] = {}
+    found: dict[int, dict[int, Said]] = {}
     for part in replies:
         for client, note in zip(part.ids.tolist(), part.notes, strict=True):
             try:
@@ -318,7 +332,7 @@ class SecureSums(Defence):
     def server(self) -> ServerGuard:
         return MaskingServer(self.masks)
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         return f"the server needs {protocol.looks}, and sees sums alone" if protocol.looks else ""
 
     def guarantee(self, run: RunFacts) -> Guarantee:

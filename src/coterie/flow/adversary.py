@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
 from coterie.errors import InvalidInput
 from coterie.rng import Rng
+from coterie.wire.codec import Memory
 from coterie.wire.messages import Contributions, Down, Message, Published
 from coterie.wire.view import ThreatModel, View
 
@@ -30,7 +31,7 @@ class Insider(Adversary, Protocol):
     like any client's.
     """
 
-    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions: ...
+    def answer(self, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions: ...
 
 
 @runtime_checkable
@@ -81,7 +82,7 @@ class Seats:
 
 
 def replaced(
-    insiders: Sequence[Insider], asked: Down, honest: Contributions, memories: Sequence[dict[str, Any]], rng: Rng
+    insiders: Sequence[Insider], asked: Down, honest: Contributions, memories: Sequence[Memory], rng: Rng
 ) -> Contributions:
     """What leaves instead of the honest answers of the insiders' own clients."""
     for insider, memory in zip(insiders, memories, strict=True):

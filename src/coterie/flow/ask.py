@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ class Ask(Generic[State]):
         """A further exchange about the same request: a guard's own, of which the protocol knows nothing."""
         kind = replace(self.kind, part=part)
         return Ask(kind, self.round, clients, Published({}), self.state, None, common, each or {})
+
+
+AnyAsk = Ask[Any]
 
 
 class Replies:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from torch import Tensor
 
 from coterie.flow.adversary import Insider, replaced
 from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.guard import ClientGuard
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.privacy.ledger import Row
 from coterie.wire.codec import register
@@ -34,7 +33,7 @@ class Answer:
 class ClientSide:
     """A protocol's and a defence's halves that clients run, and who among them is not honest."""
 
-    protocol: Protocol[Any]
+    protocol: AnyProtocol
     guard: ClientGuard
     insiders: tuple[Insider, ...] = field(default=())
 

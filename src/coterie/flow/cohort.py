@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,15 +18,13 @@ from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params, pick
 from coterie.learn.sgd import GradientHook, Local, descend
 from coterie.rng import Rng
+from coterie.wire.codec import Memory as Memory
 
 
 def evaluation_block(model: Model) -> int:
     """Examples a forward pass: a bound on the memory of activations, which convolutions have many of."""
     return 4096 if model.vectorised else 256
 
-
-Memory = dict[str, Any]
-"""What one client keeps from round to round, by name: tensors, or other values that the wire's codec knows."""
 
 FOR_ONE_TURN = "this turn/"
 """What is kept under a name that begins like this is gone when the next request comes: a guard's keys."""

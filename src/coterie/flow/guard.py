@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dp_accounting import DpEvent
 from torch import Tensor
 
 from coterie.errors import InvalidInput
@@ -22,7 +23,7 @@ from coterie.wire.messages import Contributions, Down, Published
 
 if TYPE_CHECKING:
     from coterie.flow.cohort import Cohort
-    from coterie.flow.protocol import Protocol
+    from coterie.flow.protocol import AnyProtocol
 
 Collecting = Generator[Ask[State], Replies, Sums]
 """A server guard's conversation with the clients about one request, and what comes of it."""
@@ -98,11 +99,11 @@ class Defence:
         return ServerGuard()
 
     @property
-    def keys(self) -> Mapping[str, Any]:
+    def keys(self) -> Mapping[str, object]:
         """What a client could hand to the server, for threat models with collusion."""
         return {}
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         """Why this defence has no place on this protocol; empty if it has."""
         return ""
 
@@ -110,7 +111,7 @@ class Defence:
         """The same defence, with what must outlive a killed run (its keys) kept in the run's folder."""
         return self
 
-    def events(self, run: RunFacts) -> Sequence[Any]:
+    def events(self, run: RunFacts) -> Sequence[DpEvent]:
         """What such a run will do to one unit, as dp_accounting events: a forecast of what the ledger will say."""
         return ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import ClassVar, Generic
+from typing import Any, ClassVar, Generic
 
 import torch
 from torch import Tensor
@@ -151,3 +151,7 @@ class Protocol(ABC, Generic[State]):
         """(clients, slots): with which weights a client mixes the models when it predicts."""
         seen = cohort.seen(models).float()
         return seen / seen.sum(1, keepdim=True)
+
+
+AnyProtocol = Protocol[Any]
+"""One whose state is nobody's business here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 
@@ -135,3 +135,6 @@ class Ring(Generic[State]):
 
     def _opened(self, published: Published) -> Published:
         return self.clients.side.guard.receive(published, Turn(0, self.clients.roots, EVALUATE))
+
+
+AnyRing = Ring[Any]

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
 
+from dp_accounting import DpEvent
 from torch import Tensor
 
 from coterie.errors import InvalidInput, require
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Step, Turn
 from coterie.learn.params import Params
 from coterie.privacy.guarantee import Guarantee, RunFacts
@@ -109,16 +109,16 @@ class Stack(Defence):
         return StackedServer(guards, own[0] if own else ServerGuard())
 
     @property
-    def keys(self) -> Mapping[str, Any]:
+    def keys(self) -> Mapping[str, object]:
         return {name: key for member in self.members for name, key in member.keys.items()}
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         return "; ".join(why for member in self.members if (why := member.fits(protocol)))
 
     def kept_in(self, folder: Path) -> Stack:
         return Stack(*(member.kept_in(folder) for member in self.members))
 
-    def events(self, run: RunFacts) -> Sequence[Any]:
+    def events(self, run: RunFacts) -> Sequence[DpEvent]:
         return [event for member in self.members for event in member.events(run)]
 
     def guarantee(self, run: RunFacts) -> Guarantee | None:

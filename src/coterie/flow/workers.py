@@ -19,7 +19,8 @@ import torch
 from coterie import errors
 from coterie.wire.codec import decode, encode
 
-Work = Callable[..., tuple[Any, ...]]
+Values = tuple[Any, ...]
+Work = Callable[..., Values]
 PR_SET_PDEATHSIG = 1
 DIED = "a worker process died; is there memory enough? Try processes=0"
 
@@ -43,11 +44,11 @@ class Workers:
             self._links.append(ours)
             self._processes.append(process)
 
-    def map(self, arguments: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    def map(self, arguments: Iterable[Values]) -> Iterator[Values]:
         """The results in the order of the arguments; each worker has one piece of work at a time."""
         waiting = iter(enumerate(arguments))
         busy: dict[Connection, int] = {}
-        done: dict[int, tuple[Any, ...]] = {}
+        done: dict[int, Values] = {}
         idle = deque(self._links)
         next_out = 0
         while True:
@@ -68,13 +69,13 @@ class Workers:
                 done[busy.pop(ready)] = self._receive(ready)
                 idle.append(ready)
 
-    def _send(self, link: Connection, arguments: tuple[Any, ...]) -> None:
+    def _send(self, link: Connection, arguments: Values) -> None:
         try:
             link.send_bytes(encode(arguments))
         except OSError as error:
             raise WorkerFailed(DIED) from error
 
-    def _receive(self, link: Connection) -> tuple[Any, ...]:
+    def _receive(self, link: Connection) -> Values:
         try:
             failure, result = decode(link.recv_bytes())
         except (EOFError, OSError) as error:
@@ -84,7 +85,7 @@ class Workers:
         return result  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        for link, process in zip(self._links, self._processes):
+        for link, process in zip(self._links, self._processes, strict=True):
             link.close()
             process.terminate()
             process.join()
@@ -105,7 +106,7 @@ def _serve(work: Work, link: Connection) -> None:
         link.send_bytes(_answer(work, arguments))
 
 
-def _answer(work: Work, arguments: tuple[Any, ...]) -> bytes:
+def _answer(work: Work, arguments: Values) -> bytes:
     try:
         return encode(("", work(*arguments)))
     except errors.CoterieError as error:

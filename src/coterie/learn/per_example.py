@@ -64,7 +64,8 @@ def _plain(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str,
         loss = cross_entropy(functional_call(module, tracked, (x,)), y, reduction="sum")
     grads = torch.autograd.grad(loss, list(tracked.values()), allow_unused=True)
     return {
-        name: torch.zeros_like(leaf) if grad is None else grad for (name, leaf), grad in zip(tracked.items(), grads)
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(tracked.items(), grads, strict=True)
     }
 
 
@@ -103,7 +104,7 @@ class _Trace:
         for key, count, maker in self.makers:
             own = [
                 torch.zeros_like(out) if delta is None else delta
-                for out, delta in zip(self.outputs[start : start + count], deltas[start : start + count])
+                for out, delta in zip(self.outputs[start : start + count], deltas[start : start + count], strict=True)
             ]
             parts[key] = maker(*own)
             start += count

@@ -7,9 +7,8 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from coterie.flow.ask import Ask
+from coterie.flow.ask import AnyAsk
 
 
 @dataclass
@@ -20,7 +19,7 @@ class Stopwatch:
     paused: float = 0.0
     _started: float = field(default_factory=time.monotonic)
 
-    def note(self, ask: Ask[Any]) -> None:
+    def note(self, ask: AnyAsk) -> None:
         self.rounds.add(ask.round)
 
     @property

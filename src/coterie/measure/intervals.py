@@ -24,10 +24,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import beta, norm, t
 
 from coterie.errors import require
@@ -191,7 +190,7 @@ def student(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval
     return Interval(mean, mean - reach, mean + reach, confidence)
 
 
-def lower_limit(successes: Any, trials: float, error: float) -> Floats:
+def lower_limit(successes: ArrayLike, trials: float, error: float) -> Floats:
     """One-sided Clopper-Pearson: a proportion below this gives so many successes with at most this probability."""
     successes = np.asarray(successes, dtype=np.float64)
     tiny = np.finfo(np.float64).tiny
@@ -199,7 +198,7 @@ def lower_limit(successes: Any, trials: float, error: float) -> Floats:
     return np.where(successes == 0, 0.0, found)
 
 
-def upper_limit(successes: Any, trials: float, error: float) -> Floats:
+def upper_limit(successes: ArrayLike, trials: float, error: float) -> Floats:
     """One-sided Clopper-Pearson from above."""
     return 1 - lower_limit(trials - np.asarray(successes, dtype=np.float64), trials, error)
 

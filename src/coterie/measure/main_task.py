@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput
-from coterie.flow.ring import Ring
+from coterie.flow.ring import AnyRing
 from coterie.learn.params import pick
 from coterie.measure.utility import served
 
 
-def main_task_auc(ring: Ring[Any], state: Any) -> float:
+def main_task_auc(ring: AnyRing, state: object) -> float:
     """The clients' mean AUC on their test rows, one class against the rest averaged where there are several."""
     from sklearn.metrics import roc_auc_score
 

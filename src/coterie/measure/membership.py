@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.drive import message_of
 from coterie.flow.guard import Collecting, Defence
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots, Turn
 from coterie.measure.claims import Promise, judge_guarantee
@@ -77,7 +76,7 @@ class Releases:
     defence: Defence
 
     @staticmethod
-    def of(protocol: Protocol[Any], federation: Federation, defence: Defence, rng: Rng) -> Releases:
+    def of(protocol: AnyProtocol, federation: Federation, defence: Defence, rng: Rng) -> Releases:
         ring = Ring(protocol, federation, roots=Roots.same(rng), processes=0)
         ask = next(protocol.run(protocol.start(ring.server), ring.server))
         answers = tuple(up.sent for up in ring.clients.exchange(message_of(ask, ring.server)))

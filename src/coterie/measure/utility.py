@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from coterie.data.federation import Federation, Shards
 from coterie.errors import InvalidInput
 from coterie.flow.cohort import evaluation_block, segment_mean
-from coterie.flow.ring import Ring
+from coterie.flow.ring import AnyRing
 from coterie.learn.clusters.lloyd import nearest, squared_distances
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params, pick
@@ -50,7 +49,7 @@ class Scores:
         return torch.bincount(self.choices.argmax(1), minlength=self.choices.shape[1]).tolist()
 
 
-def evaluate(ring: Ring[Any], state: Any) -> Scores:
+def evaluate(ring: AnyRing, state: object) -> Scores:
     """What every client would have of the federation now: the only evaluation there is.
 
     Of a network, its accuracy on the client's own test rows; of a clustering, the mean squared distance of the client's
@@ -65,7 +64,7 @@ def evaluate(ring: Ring[Any], state: Any) -> Scores:
     return Scores(accuracy(ring.model, models, choices, federation), choices)
 
 
-def served(ring: Ring[Any], state: Any) -> tuple[Params, Tensor]:
+def served(ring: AnyRing, state: object) -> tuple[Params, Tensor]:
     """The models as clients have them, and with which weights (clients, slots) each would mix them."""
     models, cohort = ring.models(state), ring.everyone(state)
     cohort.schedules = {}  # a client predicts for all its data

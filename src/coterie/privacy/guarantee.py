@@ -37,9 +37,15 @@ class Neighbours(Enum):
     REPLACE = "one unit replaced by another"
 
 
+SIMULATION = "simulation: reproducible noise hides nothing from whoever has the seed"
+
+
 @dataclass(frozen=True)
 class Guarantee:
-    """A formal privacy statement, or the statement that there is none and why."""
+    """A formal privacy statement, or the statement that there is none and why.
+
+    ``simulated``: the noise came from a seed. What is stated then holds for the same run with secret noise.
+    """
 
     epsilon: float
     delta: float
@@ -48,8 +54,8 @@ class Guarantee:
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE
     proven: bool = True
     why_not: str = ""
-    events: tuple[DpEvent, ...] = field(default=(), repr=False, metadata={"plain": False})
-    """What it is the price of; none: not told. Objects of the accountant, which a kept result does not hold."""
+    events: tuple[DpEvent, ...] = field(default=(), repr=False)  # what it is the price of; none: not told
+    simulated: bool = False
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
@@ -76,7 +82,7 @@ class Guarantee:
     def __str__(self) -> str:
         stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"
         if self.proven:
-            return f"{stated}; {self.trust.value}"
+            return f"{stated}; {self.trust.value}" + (f"; {SIMULATION}" if self.simulated else "")
         return f"no formal guarantee: {self.why_not}" + (
             f" (stated: epsilon={self.epsilon:.4g})" if math.isfinite(self.epsilon) else ""
         )

@@ -49,7 +49,7 @@ class Fingerprint:
         return Fingerprint(code(module), digest([said]), data(tuple(files)))
 
     @staticmethod
-    def parse(values: Any) -> Fingerprint | None:
+    def parse(values: object) -> Fingerprint | None:
         """None where a file says nothing of the kind."""
         if not isinstance(values, dict) or set(values) != {"code", "arguments", "data"}:
             return None

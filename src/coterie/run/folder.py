@@ -24,6 +24,12 @@ from coterie.privacy.ledger import Row
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.traffic import Traffic
 
+Record = dict[str, Any]
+"""What it takes to run it again, as JSON."""
+
+Measured = dict[str, Any]
+"""A round, and what was measured then, by name."""
+
 CHECKPOINT, RECORD, METRICS, MODELS, LOCK = "checkpoint.bin", "run.json", "metrics.jsonl", "models.npz", "lock"
 
 
@@ -34,7 +40,7 @@ class Checkpoint:
 
     state: Any
     memory: dict[int, Memory]  # what the clients keep
-    history: list[dict[str, Any]]
+    history: list[Measured]
     spent: tuple[Row, ...] = ()  # the ledger's entries
     metrics: tuple[tuple[str, float, float], ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
@@ -66,7 +72,7 @@ class RunFolder:
     path: Path
 
     @staticmethod
-    def create(path: Path, record: dict[str, Any]) -> RunFolder:
+    def create(path: Path, record: Record) -> RunFolder:
         """A new run; the record is what it takes to run it again."""
         if (path / RECORD).exists():
             raise InvalidInput(f"folder {path} already holds a run; use `coterie resume {path}` or another folder")
@@ -76,7 +82,7 @@ class RunFolder:
         return RunFolder(path)
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Record:
         try:
             return json.loads((self.path / RECORD).read_text())  # type: ignore[no-any-return]
         except FileNotFoundError as error:
@@ -101,7 +107,8 @@ class RunFolder:
             checkpoint = decode(path.read_bytes())
         except InvalidInput as error:
             raise RunDamaged(f"{path} is damaged ({error}); start the run again in another folder") from error
-        assert isinstance(checkpoint, Checkpoint)
+        if not isinstance(checkpoint, Checkpoint):
+            raise RunDamaged(f"{path} holds no checkpoint; start the run again in another folder")
         return checkpoint
 
     def finish(self, models: Params) -> None:
@@ -113,7 +120,7 @@ class RunFolder:
         return (self.path / MODELS).exists()
 
     @property
-    def history(self) -> list[dict[str, Any]]:
+    def history(self) -> list[Measured]:
         path = self.path / METRICS
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -12,10 +12,10 @@ from torch import nn
 
 from coterie.data.federation import Federation
 from coterie.flow.adversary import Adversary
-from coterie.flow.ask import Ask
+from coterie.flow.ask import AnyAsk
 from coterie.flow.guard import Defence
-from coterie.flow.protocol import Protocol
-from coterie.flow.ring import Ring
+from coterie.flow.protocol import AnyProtocol
+from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params
@@ -23,11 +23,14 @@ from coterie.measure.cost import Stopwatch
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
-from coterie.run.folder import Checkpoint, RunFolder
+from coterie.run.folder import Checkpoint, Measured, RunFolder
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 
-Progress = Callable[[int, dict[str, Any] | None], None]
+State = Any
+"""A protocol's, which only the protocol understands."""
+
+Progress = Callable[[int, Measured | None], None]
 """(rounds done, the newest measurement): called before each round and at the end."""
 
 
@@ -37,8 +40,8 @@ class Outcome:
 
     models: Params  # leaves (slots, ...), as the clients have them
     scores: Scores
-    history: list[dict[str, Any]]
-    state: Any
+    history: list[Measured]
+    state: State
     ledger: Ledger  # what was spent
     traffic: Traffic  # what travelled
     seconds: float  # a round of this session, without what was measured and saved on the way
@@ -54,7 +57,7 @@ class Outcome:
 
 
 def train(
-    protocol: Protocol[Any],
+    protocol: AnyProtocol,
     federation: Federation,
     model: Model | nn.Module | Callable[[], nn.Module] | None = None,
     *,
@@ -108,15 +111,15 @@ def train(
 class _Watcher:
     """Measures, saves and tells, before each request goes out."""
 
-    ring: Ring[Any]
+    ring: AnyRing
     every: int
     folder: RunFolder | None
     progress: Progress | None
-    history: list[dict[str, Any]]
+    history: list[Measured]
     witness: Witness | None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
-    def __call__(self, ask: Ask[Any]) -> None:
+    def __call__(self, ask: AnyAsk) -> None:
         started = time.monotonic()
         self.stopwatch.note(ask)
         measured = self.history[-1]["round"] if self.history else 0
@@ -128,19 +131,19 @@ class _Watcher:
             self.progress(ask.round, self.history[-1] if self.history else None)
         self.stopwatch.paused += time.monotonic() - started
 
-    def checkpoint(self, state: Any) -> Checkpoint:
+    def checkpoint(self, state: State) -> Checkpoint:
         ring = self.ring
         return Checkpoint(
             state, ring.memory, self.history, ring.ledger.rows, ring.metrics.rows, ring.traffic, self.witness
         )
 
-    def finish(self, state: Any) -> Scores:
+    def finish(self, state: State) -> Scores:
         scores = self._measure(state.round, state)
         if self.progress is not None:
             self.progress(state.round, self.history[-1])
         return scores
 
-    def _measure(self, round: int, state: Any) -> Scores:
+    def _measure(self, round: int, state: State) -> Scores:
         scores = evaluate(self.ring, state)
         if not self.history or self.history[-1]["round"] < round:
             row = {"round": round, scores.measure: scores.mean, "sizes": scores.sizes}

@@ -22,6 +22,8 @@ from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 Floats = npt.NDArray[np.float64]
+Key = Any
+"""A cipher's own, which only it understands."""
 CLIENTS_AT_ONCE = 8  # whose vectors for all slots are made at a time
 
 
@@ -66,18 +68,18 @@ class Cipher(ABC):
     """Seals one vector a client (or one a client and slot), so that only sums open, and only with the key."""
 
     @abstractmethod
-    def keygen(self) -> Any:
+    def keygen(self) -> Key:
         """A new key from the operating system's entropy."""
 
     @abstractmethod
-    def seal(self, values: Tensor, key: Any, ids: Sequence[int], membership: Tensor | None = None) -> SealedBatch:
+    def seal(self, values: Tensor, key: Key, ids: Sequence[int], membership: Tensor | None = None) -> SealedBatch:
         """Seal (clients, length), to be added to any slot, or (clients, slots, length), slot by slot.
 
         With slots, only the pairs in ``membership`` (clients, slots) get a ciphertext.
         """
 
     def seal_for_one(
-        self, values: Tensor, one_hot: Tensor, key: Any, ids: Sequence[int], membership: Tensor
+        self, values: Tensor, one_hot: Tensor, key: Key, ids: Sequence[int], membership: Tensor
     ) -> SealedBatch:
         """Seal (clients, length) for one slot each, and zeros for its other slots in ``membership``: exact mingling."""
         parts = []

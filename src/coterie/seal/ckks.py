@@ -16,7 +16,6 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from coterie.seal.ckks_wire import (
     SLICE,
     Message,
     Scratch,
+    SealObject,
     pack,
     scratch,
     seal_context,
@@ -103,7 +103,7 @@ class CkksContext:
 class CkksKey:
     """The clients' shared secret key."""
 
-    def __init__(self, settings: Ckks, secret: Any) -> None:
+    def __init__(self, settings: Ckks, secret: SealObject) -> None:
         context = seal_context()
         self._secret = secret
         self._encoder = sealapi.CKKSEncoder(context)
@@ -122,7 +122,7 @@ class CkksKey:
         with scratch() as files:
             return CkksKey(settings, files.load(sealapi.SecretKey(), data))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return CkksKey.from_bytes, (self.context.settings, self.to_bytes())
 
     def __repr__(self) -> str:
@@ -218,9 +218,12 @@ class CkksBatch(SealedBatch):
         messages = tuple(pack(key_id, self.length, slices) if slices else None for slices in packed)
         return CkksSum(self.context, messages, self.length, tuple(flags.sum(0).tolist()))
 
-    def open(self, key: Any) -> Tensor:
+    def open(self, key: object) -> Tensor:
         """Each client's values, (clients, length) or (clients, slots, length); a shared key can do that."""
-        opened = [_open(key, self.context, row, self.length, f"client {i}") for i, row in zip(self.ids, self.messages)]
+        opened = [
+            _open(key, self.context, row, self.length, f"client {i}")
+            for i, row in zip(self.ids, self.messages, strict=True)
+        ]
         return torch.stack([rows[0] if len(rows) == 1 else rows for rows in opened])
 
     def _parse(self, flags: Tensor) -> tuple[dict[int, list[Message | None]], dict[int, str]]:
@@ -228,8 +231,9 @@ class CkksBatch(SealedBatch):
         damaged: dict[int, str] = {}
         for i, row in enumerate(self.messages):
             try:
+                require(len(row) in (1, flags.shape[1]), "ciphertexts", len(row), "must be one, or one a slot")
                 needed = flags[i].tolist() if len(row) > 1 else [bool(flags[i].any())]
-                for slot, (message, used) in enumerate(zip(row, needed)):
+                for slot, (message, used) in enumerate(zip(row, needed, strict=True)):
                     require(message is not None or not used, "ciphertext for slot", slot, "is missing; ask for it")
                 parsed[i] = [None if m is None else _expected(Message.parse(m), self.context, self.length) for m in row]
             except InvalidInput as problem:
@@ -258,10 +262,10 @@ class CkksSum(SealedSum):
     def __add__(self, other: SealedSum) -> CkksSum:
         if not isinstance(other, CkksSum) or self._kind != other._kind:
             raise InvalidInput(f"sum={other!r} must be CKKS of the same key, length and slots to be added")
-        members = tuple(a + b for a, b in zip(self.members, other.members))
+        members = tuple(a + b for a, b in zip(self.members, other.members, strict=True))
         _require_members(max(members, default=0), self.context.settings)
         with scratch() as files:
-            messages = tuple(self._merge(a, b, files) for a, b in zip(self.messages, other.messages))
+            messages = tuple(self._merge(a, b, files) for a, b in zip(self.messages, other.messages, strict=True))
         return CkksSum(self.context, messages, self.length, members)
 
     @property
@@ -272,13 +276,13 @@ class CkksSum(SealedSum):
         if a is None or b is None:
             return b if a is None else a
         evaluator, settings, slices = sealapi.Evaluator(seal_context()), self.context.settings, []
-        for left, right in zip(Message.parse(a).slices, Message.parse(b).slices):
+        for left, right in zip(Message.parse(a).slices, Message.parse(b).slices, strict=True):
             total = _ciphertext(left, settings, files)
             evaluator.add_inplace(total, _ciphertext(right, settings, files))
             slices.append(files.dump(total))
         return pack(self.context.key_id, self.length, slices)
 
-    def open(self, key: Any) -> Tensor:
+    def open(self, key: object) -> Tensor:
         return _open(key, self.context, self.messages, self.length, "the sums")
 
 
@@ -287,7 +291,7 @@ class _SlotSums:
 
     def __init__(self, slots: int) -> None:
         self._evaluator = sealapi.Evaluator(seal_context())
-        self._sums: list[Any] = [None] * slots
+        self._sums: list[SealObject] = [None] * slots
         self._borrowed = [False] * slots  # a slot's first ciphertext is shared with other slots: not to be changed
 
     def add(self, row: list[Message | None], slots: list[int], index: int, settings: Ckks, files: Scratch) -> None:
@@ -311,7 +315,7 @@ class _SlotSums:
         return dumped
 
 
-def _ciphertext(data: memoryview, settings: Ckks, files: Scratch) -> Any:
+def _ciphertext(data: memoryview, settings: Ckks, files: Scratch) -> SealObject:
     loaded = files.load(sealapi.Ciphertext(), data)
     require(loaded.size() == 2, "polynomials in ciphertext", loaded.size(), "must be 2; ask for it again")
     require(
@@ -348,7 +352,7 @@ def _require_members(most: int, settings: Ckks) -> None:
     )
 
 
-def _open(key: Any, context: CkksContext, row: Sequence[bytes | None], length: int, what: str) -> Tensor:
+def _open(key: object, context: CkksContext, row: Sequence[bytes | None], length: int, what: str) -> Tensor:
     if not isinstance(key, CkksKey):
         raise NotPermitted(f"key={type(key).__name__} cannot open {what}; only the clients' CkksKey does")
     if key.context.key_id != context.key_id:

@@ -24,9 +24,12 @@ _HEADER = struct.Struct("<4s16sI")  # magic, key id, length
 _SIZE = struct.Struct("<I")
 _MAGIC = b"CKS1"
 
+SealObject = Any
+"""Something of SEAL's: the library is untyped."""
+
 
 @cache
-def seal_context() -> Any:
+def seal_context() -> SealObject:
     """Depth 0: one prime of 60 bits, 158 bits below what SEAL allows for 128-bit security at this degree."""
     parameters = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.CKKS)
     parameters.set_poly_modulus_degree(DEGREE)
@@ -40,11 +43,11 @@ class Scratch:
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor, self._path = descriptor, path
 
-    def dump(self, thing: Any) -> bytes:
+    def dump(self, thing: SealObject) -> bytes:
         thing.save(self._path)
         return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0)
 
-    def load(self, thing: Any, data: bytes | memoryview) -> Any:
+    def load(self, thing: SealObject, data: bytes | memoryview) -> SealObject:
         """Fill the object from bytes; SEAL checks sizes, parameters and that coefficients are in range."""
         os.ftruncate(self._descriptor, len(data))
         os.pwrite(self._descriptor, data, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from torch import Tensor
@@ -86,7 +86,7 @@ class MaskedBatch(SealedBatch):
     def _fits(self, words: Words) -> bool:
         return words.shape == (self.length,) and words.dtype.str == "<u8"
 
-    def open(self, key: Any) -> NoReturn:
+    def open(self, key: object) -> NoReturn:
         raise NotPermitted(f"key={type(key).__name__} cannot open single clients: only sums over a cluster open")
 
 
@@ -135,7 +135,7 @@ class MaskedSum(SealedSum):
         )
         return MaskedSum(self.ids | other.ids, words, self.shapes, self.grid)
 
-    def open(self, key: Any) -> Tensor:
+    def open(self, key: object) -> Tensor:
         """The plain sums (slots, length) over the clients that are in; others that masked count as dropped out."""
         if not isinstance(key, Opening):
             raise NotPermitted(f"key={type(key).__name__} cannot open the sums; the round's survivors do together")

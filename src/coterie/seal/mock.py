@@ -10,9 +10,10 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import InvalidInput, NotPermitted, require
@@ -75,8 +76,8 @@ class MockBatch(SealedBatch):
     settings: Ckks
     context: bytes
     ids: tuple[int, ...]
-    sealed: np.ndarray[Any, np.dtype[np.bool_]]  # (clients, 1 | slots): which ciphertexts there would be
-    _places: np.ndarray[Any, np.dtype[np.int64]] = field(repr=False)  # (clients, 1 | slots): the row of each; -1: zeros
+    sealed: NDArray[np.bool_]  # (clients, 1 | slots): which ciphertexts there would be
+    _places: NDArray[np.int64] = field(repr=False)  # (clients, 1 | slots): the row of each; -1: zeros
     _steps: Floats = field(repr=False)  # (rows, length)
 
     def __len__(self) -> int:
@@ -110,7 +111,9 @@ class MockBatch(SealedBatch):
             first.context,
             tuple(client for batch in batches for client in batch.ids),
             np.concatenate([batch.sealed for batch in batches]),
-            np.concatenate([np.where(b._places >= 0, b._places + at, -1) for b, at in zip(batches, starts)]),
+            np.concatenate(
+                [np.where(b._places >= 0, b._places + at, -1) for b, at in zip(batches, starts[:-1], strict=True)]
+            ),
             np.concatenate([batch._steps for batch in batches]),
         )
 
@@ -134,7 +137,7 @@ class MockBatch(SealedBatch):
         # Whole numbers below 2^53 in float64: the product is exact in any order.
         return MockSum(self.settings, self.context, tuple(members.tolist()), shares @ self._steps)
 
-    def open(self, key: Any) -> Tensor:
+    def open(self, key: object) -> Tensor:
         _check(key, self.context, "these values")
         steps = np.zeros((*self._places.shape, self._steps.shape[1]))
         steps[self._places >= 0] = self._steps[self._places[self._places >= 0]]
@@ -166,10 +169,10 @@ class MockSum(SealedSum):
     def __add__(self, other: SealedSum) -> MockSum:
         if not isinstance(other, MockSum) or self._kind != other._kind:
             raise InvalidInput(f"sum={other!r} must be a mock of the same key, length and slots to be added")
-        members = tuple(a + b for a, b in zip(self.members, other.members))
+        members = tuple(a + b for a, b in zip(self.members, other.members, strict=True))
         return MockSum(self.settings, self.context, members, self._steps + other._steps)
 
-    def open(self, key: Any) -> Tensor:
+    def open(self, key: object) -> Tensor:
         _check(key, self.context, "the sums")
         return self.settings.grid.values(self._steps)
 
@@ -178,11 +181,11 @@ class MockSum(SealedSum):
         return self.settings, self.context, self._steps.shape
 
 
-def _check(key: Any, name: bytes, what: str) -> None:
+def _check(key: object, name: bytes, what: str) -> None:
     if not isinstance(key, MockKey) or key.context != name:
         raise NotPermitted(f"key={type(key).__name__} cannot open {what}; only the key they were sealed with does")
 
 
-def _rows(steps: Floats, filled: np.ndarray[Any, np.dtype[np.bool_]]) -> Floats:
+def _rows(steps: Floats, filled: NDArray[np.bool_]) -> Floats:
     """The filled cells (rows, length) of (clients, 1 | slots, length); without a copy where that is all of them."""
     return steps.reshape(-1, steps.shape[-1]) if filled.all() else steps[filled]

@@ -25,7 +25,6 @@ import hashlib
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -257,7 +256,7 @@ def _add_stream(words: Words, key: bytes, slot: int, subtract: bool) -> None:
     """Add (or subtract) the keystream of this key for this cluster, in place, modulo 2^64."""
     stream = StreamCipher(ChaCha20(key, bytes(8) + slot.to_bytes(8, "little")), mode=None).encryptor()
     block = np.empty(min(_BLOCK, len(words)), dtype="<u8")
-    change: Any = np.subtract if subtract else np.add
+    change = np.subtract if subtract else np.add
     for start in range(0, len(words), _BLOCK):
         part = words[start : start + _BLOCK]
         stream.update_into(memoryview(_ZEROS)[: 8 * len(part)], block.data.cast("B")[: 8 * len(part)])

@@ -41,7 +41,7 @@ def combine(holders: Sequence[int], shares: Shares) -> list[bytes]:
         len(set(holders)) == len(holders) == len(shares), "holders", list(holders), "must be different, one a share"
     )
     total = np.zeros(shares.shape[1:], dtype=np.int64)
-    for holder, share in zip(holders, shares):
+    for holder, share in zip(holders, shares, strict=True):
         above = below = 1
         for other in holders:
             if other != holder:

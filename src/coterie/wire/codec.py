@@ -18,9 +18,15 @@ import torch
 from coterie.errors import InvalidInput
 
 MAGIC = b"COTERIE1"
+Memory = dict[str, Any]
+"""What somebody keeps, by name: values that this codec knows."""
+
+Node = Any
+"""A piece of the JSON that describes a value."""
+
 Class = TypeVar("Class", bound=type)
 _classes: dict[str, type] = {}
-_custom: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
+_custom: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {}
 
 
 def register(cls: Class) -> Class:
@@ -29,7 +35,7 @@ def register(cls: Class) -> Class:
     return cls
 
 
-def register_custom(cls: type, pack: Callable[[Any], Any], unpack: Callable[[Any], Any]) -> None:
+def register_custom(cls: type, pack: Callable[[Node], object], unpack: Callable[[Node], object]) -> None:
     """Lets a class that is no dataclass travel, by way of a value that can (a ciphertext as its bytes)."""
     _name(cls)
     _custom[cls.__name__] = (pack, unpack)
@@ -43,13 +49,13 @@ def _name(cls: type) -> None:
     _classes[cls.__name__] = cls
 
 
-def encode(value: Any) -> bytes:
+def encode(value: object) -> bytes:
     blobs: list[bytes | memoryview] = []
     header = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
     return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *blobs])
 
 
-def encoded_length(value: Any) -> int:
+def encoded_length(value: object) -> int:
     """How long ``encode`` would make it, without copying what it holds."""
     blobs: list[bytes | memoryview] = []
     header = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
@@ -84,7 +90,7 @@ class _Reader:
         return self.view[self.at - count : self.at]
 
 
-def _pack(value: Any, blobs: list[bytes | memoryview]) -> Any:
+def _pack(value: object, blobs: list[bytes | memoryview]) -> Node:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -113,7 +119,7 @@ def _contents(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _pack_object(value: Any, blobs: list[bytes | memoryview]) -> Any:
+def _pack_object(value: object, blobs: list[bytes | memoryview]) -> Node:
     name = type(value).__name__
     if name not in _classes or _classes[name] is not type(value):
         raise InvalidInput(f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register")
@@ -123,7 +129,7 @@ def _pack_object(value: Any, blobs: list[bytes | memoryview]) -> Any:
     return {"c": name, "a": {field: _pack(getattr(value, field), blobs) for field in names}}
 
 
-def _unpack(node: Any, reader: _Reader) -> Any:
+def _unpack(node: Node, reader: _Reader) -> Node:
     if node is None or isinstance(node, bool | int | str):
         return node
     if isinstance(node, list):

@@ -25,7 +25,8 @@ from coterie.wire.codec import decode, encode, register
 from coterie.wire.messages import Contributions, Down, Kind, Message, Published, Up
 from coterie.wire.sealed import SealedBatch, SealedSum
 
-Arrays = Mapping[str, NDArray[Any]]
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
 LEAF, SEALED, OURS = "leaf/", "sealed/", "coterie/"
 
 
@@ -51,8 +52,8 @@ def load(path: Path) -> Message:
         ) from error
 
 
-def to_arrays(message: Message) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {"round": np.array(message.round), "kind": np.array(str(message.kind))}
+def to_arrays(message: Message) -> dict[str, Array]:
+    arrays: dict[str, Array] = {"round": np.array(message.round), "kind": np.array(str(message.kind))}
     if isinstance(message, Up):
         sent = message.sent
         arrays |= {LEAF + name: leaf.numpy() for name, leaf in sent.values.items()}
@@ -111,7 +112,7 @@ def _tensor(arrays: Arrays, name: str) -> Tensor | None:
     return torch.from_numpy(arrays[name]) if name in arrays else None
 
 
-def _bytes(value: Any) -> NDArray[np.uint8]:
+def _bytes(value: object) -> NDArray[np.uint8]:
     return np.frombuffer(encode(value), np.uint8)
 
 
@@ -145,7 +146,7 @@ class OpaqueBatch(SealedBatch):
     def add(self, membership: Tensor) -> NoReturn:
         raise NotPermitted("recorded ciphertexts of another framework cannot be added here; only it knows how")
 
-    def open(self, key: Any) -> NoReturn:
+    def open(self, key: object) -> NoReturn:
         raise NotPermitted("recorded ciphertexts of another framework cannot be opened here, whatever the key")
 
     @classmethod

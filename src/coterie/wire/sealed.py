@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -41,7 +41,7 @@ class SealedBatch(ABC):
         """The sums over clients, one a slot; membership is (clients, slots) of zeros and ones."""
 
     @abstractmethod
-    def open(self, key: Any) -> Tensor:
+    def open(self, key: object) -> Tensor:
         """The plain values, (clients, length). Raises ``NotPermitted`` for any other key."""
 
     @classmethod
@@ -70,5 +70,5 @@ class SealedSum(ABC):
         """Partial sums over disjoint groups of clients add up."""
 
     @abstractmethod
-    def open(self, key: Any) -> Tensor:
+    def open(self, key: object) -> Tensor:
         """The plain sums, (slots, length). Raises ``NotPermitted`` for any other key."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -71,7 +70,7 @@ class Tape:
     def view(
         self,
         threat: ThreatModel,
-        keys: Mapping[str, Any] | None = None,
+        keys: Mapping[str, object] | None = None,
         opener: Callable[[Published], Published] | None = None,
     ) -> View:
         """What this adversary saw; only threat models that the tape was made for have all of it.

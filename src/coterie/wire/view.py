@@ -94,7 +94,7 @@ class View:
 
     threat: ThreatModel
     _index: Mapping[tuple[int, Kind, bool], Sequence[Callable[[], Message]]]  # by (round, kind, down)
-    _keys: Mapping[str, Any] = field(default_factory=dict)
+    _keys: Mapping[str, object] = field(default_factory=dict)
     _open: Callable[[Published], Published] | None = None  # how its own clients open what is sealed for them
 
     def kinds(self) -> list[Kind]:

@@ -119,6 +119,26 @@ def test_kfed_merges_clients_that_hold_different_clusters() -> None:
     torch.testing.assert_close(matched(merged), CORNERS, atol=0.3, rtol=0)
 
 
+def test_whoever_has_nothing_has_centres_of_weight_0() -> None:
+    """Neither points, nor points that count; and nobody else's answer depends on it."""
+    x = torch.randn(9, 2, generator=Rng.seeded(0).child("points").torch())
+    weights = torch.cat([torch.ones(9), torch.zeros(9), torch.full((9,), 0.5)])
+    mixed = Points(torch.cat([x, x, x]), torch.tensor([0, 9, 9, 18, 27]), weights=weights)
+    found = local_kmeans(mixed, 2, Rng.seeded(0))
+    assert found.weights.sum(1).tolist() == [9, 0, 0, 4.5]
+    alone = local_kmeans(Points.of([x]), 2, Rng.seeded(0))
+    torch.testing.assert_close(found.centres[0], alone.centres[0])
+    merged = merge_local_centres(found, 2, Rng.seeded(1))
+    assert torch.isfinite(merged).all()
+
+
+def test_fewer_distinct_points_than_clusters_make_some_coincide() -> None:
+    points = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).repeat(3, 1)
+    merged = merge_local_centres(local_kmeans(Points.of([points]), 5, Rng.seeded(0)), 5, Rng.seeded(0))
+    assert merged.shape == (5, 2)
+    assert {tuple(row) for row in merged.tolist()} == {(1.0, 2.0), (3.0, 4.0)}
+
+
 def test_bad_input_is_named() -> None:
     x = torch.zeros(3, 2)
     with pytest.raises(InvalidInput, match=r"clusters=4 must lie in 1\.\.3"):
@@ -127,8 +147,6 @@ def test_bad_input_is_named() -> None:
         weighted_kmeans(x, torch.tensor([1.0, -1.0, 1.0]), 1, Rng.seeded(0))
     with pytest.raises(InvalidInput, match="must equal len"):
         weighted_kmeans(x, torch.ones(2), 1, Rng.seeded(0))
-    with pytest.raises(InvalidInput, match="client 1 has 0 points"):
-        local_kmeans(Points.of([x, x[:0]]), 2, Rng.seeded(0))
     empty = Clustering(torch.zeros(2, 3, 2), torch.zeros(2, 3), torch.zeros(2))
     with pytest.raises(InvalidInput, match="the local centres there are"):
         merge_local_centres(empty, 1, Rng.seeded(0))

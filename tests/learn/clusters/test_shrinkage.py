@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from coterie.learn.clusters.lloyd import moved_centres
-from coterie.learn.clusters.shrinkage import shrunk
+from coterie.learn.clusters.lloyd import followed_centres, moved_centres
+from coterie.learn.clusters.shrinkage import followed, shrunk
 from coterie.rng import Rng
 
 DIMENSIONS, TRIALS, DEVIATION = 20, 4000, 0.5
@@ -61,3 +61,32 @@ def test_centres_take_no_step_that_is_noise() -> None:
     assert torch.equal(moved_centres(centres, sums, counts, noise=1.0), centres)
     assert float(moved_centres(centres, sums, counts).norm()) == pytest.approx(2)
     assert float(moved_centres(centres, sums, counts, noise=0.5).norm()) == pytest.approx(2 * (1 - 0.25))
+
+
+def test_followed_by_hand() -> None:
+    """Doubt 1 and noise of variance 3: a quarter. A shift of squared length 54 in six dimensions is longer than
+    4 * (6 + sqrt 12) and so a move, of which noise of variance 3 explains 4 * 3 / 54. Without doubt and within noise:
+    nothing."""
+    small, long = torch.zeros(6), torch.full((6,), 3.0)
+    share, doubt = followed(
+        torch.stack([small, long, small]), torch.full((3,), math.sqrt(3)), torch.tensor([1.0, 1, 0])
+    )
+    torch.testing.assert_close(share, torch.tensor([0.25, 7 / 9, 0.0]))
+    torch.testing.assert_close(doubt, torch.tensor([0.75, 7 / 3, 0.0]))
+    exact, left = followed(long, torch.zeros(()), torch.zeros(()))
+    assert (float(exact), float(left)) == (1.0, 0.0)
+
+
+def test_steps_that_noise_explains_are_averaged() -> None:
+    """Ten noisy steps about centres that do not move err hardly more than one with a tenth of the variance, 0.001: one
+    shift in six is taken for a move. The mean squared error of 8,000 entries has a relative deviation of 1.6 %."""
+    draws = Rng.seeded(1).child("noise").torch()
+    truth, counts = torch.zeros(400, DIMENSIONS), torch.full((400,), 10.0)
+    centres, doubt = torch.full((400, DIMENSIONS), 5.0), None
+    for _ in range(10):
+        sums = 10 * (truth - centres) + torch.randn(truth.shape, generator=draws)
+        centres, doubt = followed_centres(centres, sums, counts, 1.0, 1.0, doubt)
+    error = float(centres.square().mean())
+    assert 0.9 * 0.001 < error < 2 * 0.001
+    assert doubt is not None
+    assert 0.001 < float(doubt.mean()) < 3 * 0.001

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,10 +12,10 @@ from torch import Tensor
 
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
 from coterie.learn.clusters.lloyd import Points, leading_subspace, project, unpack_symmetric
-from coterie.learn.clusters.statistics import Unit, labels_of, statistics, unscaled
+from coterie.learn.clusters.statistics import WATCH, Unit, labels_of, statistics, unscaled
 from coterie.rng import Rng
 
-KINDS = ("outer", "weights", "bound", "centres", "lloyd 2")
+KINDS = ("outer", "weights", "bound", "centres", "lloyd 2", "reach 1", "middle 2")
 CLUSTERS, FEATURES, BOUND = 3, 5, 2.0
 
 
@@ -22,7 +24,7 @@ def parts(seed: int) -> list[Tensor]:
     draws = Rng.seeded(seed).child("points").torch()
     sizes = [1, 30, 7, 12]
     spread = [1.0, 1.0, 100.0, 0.01]
-    return [scale * torch.randn(size, FEATURES, generator=draws) for size, scale in zip(sizes, spread)]
+    return [scale * torch.randn(size, FEATURES, generator=draws) for size, scale in zip(sizes, spread, strict=True)]
 
 
 def public(kind: str, seed: int) -> dict[str, Tensor]:
@@ -32,7 +34,8 @@ def public(kind: str, seed: int) -> dict[str, Tensor]:
     middle, server = torch.randn(FEATURES, generator=draws), torch.randn(8, FEATURES, generator=draws)
     known = project(server, subspace, middle)
     found = {"middle": middle, "subspace": subspace, "known": known, "bound": torch.tensor(BOUND)}
-    found["centres"] = torch.randn(CLUSTERS, FEATURES, generator=draws)
+    found[WATCH] = torch.ones(())  # moves are to say how long their vectors are, too
+    found["centres"] = torch.randn(1 if kind.startswith(("reach", "middle")) else CLUSTERS, FEATURES, generator=draws)
     if kind in ("bound", "centres"):  # FedDP-Init's lie in the subspace
         found["centres"] = middle + known[:CLUSTERS] @ subspace
     return found
@@ -57,6 +60,24 @@ def test_one_record_moves_every_sum_by_one_at_most(kind: str, seed: int) -> None
                 assert change <= 1 + 1e-4, (name, client, row)
                 largest = max(largest, change)
     assert largest > 0.99  # the bound is reached: no noise is wasted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_counts_by_its_weight(kind: str) -> None:
+    """Weights are at most 1, so that no record moves a sum by more; and one of weight 0 moves none."""
+    points = Points.of(parts(0))
+    draws = Rng.seeded(0).child("weights").torch()
+    weights = torch.rand(len(points.x), generator=draws)
+    whole = statistics(kind, public(kind, 0), replace(points, weights=weights), RecordClip)
+    for row in range(0, len(points.x), 7):
+        fewer = weights.clone()
+        fewer[row] = 0
+        without = statistics(kind, public(kind, 0), replace(points, weights=fewer), RecordClip)
+        for name, leaf in whole.items():
+            assert float((leaf - without[name]).sum(0).norm()) <= float(weights[row]) + 1e-4
+    ones = statistics(kind, public(kind, 0), replace(points, weights=torch.ones(len(points.x))), RecordClip)
+    for name, leaf in statistics(kind, public(kind, 0), points, RecordClip).items():
+        torch.testing.assert_close(ones[name], leaf)
 
 
 @pytest.mark.parametrize("kind", KINDS)

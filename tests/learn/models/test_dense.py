@@ -21,7 +21,7 @@ def gradient(sizes: tuple[int, ...], params: Params, x: torch.Tensor, y: torch.T
     module = slow.module_of(sizes)
     slow.load(module, dict(params))
     grads = torch.autograd.grad(cross_entropy(module(x.unsqueeze(0)), y.unsqueeze(0)), list(module.parameters()))
-    return dict(zip(params, grads))
+    return dict(zip(params, grads, strict=True))
 
 
 @pytest.mark.parametrize("sizes", SHAPES)

@@ -25,7 +25,7 @@ def test_states_and_gradients_are_those_of_the_library_s_layer(
         torch.testing.assert_close(last, states[:, -1].unsqueeze(0))
         loss = (states * upstream).sum() + last.square().sum()
         grads.append((states.detach(), *torch.autograd.grad(loss, [x, *layer.parameters()])))
-    for expected, found in zip(*grads):
+    for expected, found in zip(*grads, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -34,7 +34,7 @@ def test_gradients_agree_with_finite_differences() -> None:
     names = [name for name, _ in layer.named_parameters()]
 
     def states(x: Tensor, *leaves: Tensor) -> Tensor:
-        return functional_call(layer, dict(zip(names, leaves)), (x,))[0]  # type: ignore[no-any-return]
+        return functional_call(layer, dict(zip(names, leaves, strict=True)), (x,))[0]  # type: ignore[no-any-return]
 
     x = torch.randn(2, 4, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(states, [x, *(leaf.detach().requires_grad_() for leaf in layer.parameters())])

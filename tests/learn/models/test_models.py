@@ -43,8 +43,10 @@ def test_shapes_and_sizes(model: Model, shape: tuple[int, ...], length: int) -> 
     assert logits.shape[0] == 2
     assert not logits.requires_grad
     assert all(not leaf.requires_grad for leaf in params.values())
-    assert all(torch.equal(leaf, other) for leaf, other in zip(params.values(), model.init(1).values()))
-    assert any(not torch.equal(leaf, other) for leaf, other in zip(params.values(), model.init(2).values()))
+    assert all(torch.equal(leaf, other) for leaf, other in zip(params.values(), model.init(1).values(), strict=True))
+    assert any(
+        not torch.equal(leaf, other) for leaf, other in zip(params.values(), model.init(2).values(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("height", [16, 17, 28, 29, 30, 31, 32, 45, 62])
@@ -78,7 +80,7 @@ def test_gradients_are_autograd_s(model: Cnn | Gru) -> None:
         leaves = {name: leaf.clone().requires_grad_() for name, leaf in pick(params, client).items()}
         logits = torch.func.functional_call(module, leaves, (x[client],))
         loss = (cross_entropy(logits, y[client], reduction="none") * weights[client]).sum()
-        for (name, _), grad in zip(leaves.items(), torch.autograd.grad(loss, list(leaves.values()))):
+        for (name, _), grad in zip(leaves.items(), torch.autograd.grad(loss, list(leaves.values())), strict=True):
             torch.testing.assert_close(found[name][client], grad, rtol=1e-4, atol=1e-6)
 
 

@@ -48,7 +48,7 @@ class AcsIncome(Source):
         for state in self.states or ():
             require(state in files, "state", state, nearest(state, files))
         chosen = self.states or tuple(files)
-        tables, labels = zip(*(self.one_state(files[state]) for state in chosen))
+        tables, labels = zip(*(self.one_state(files[state]) for state in chosen), strict=True)
         table = np.concatenate(tables)
         tags = {name: integers(table[:, COLUMNS.index(name)]) for name in TAGS}
         tags["state"] = integers(np.repeat(np.arange(len(chosen)), [len(part) for part in tables]))

@@ -39,6 +39,8 @@ DAMAGE = (
     csv.Error,
 )
 
+Array = NDArray[Any]
+
 
 class Readiness(Enum):
     READY = "ready"
@@ -170,7 +172,7 @@ def standardised(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return scaled.astype(np.float32)
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
+def read_npz(path: Path) -> dict[str, Array]:
     """The arrays of an npz file; objects are refused, since reading them can run code."""
     # numpy leaves a damaged file open when it opens it itself.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as packed:

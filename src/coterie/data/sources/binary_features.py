@@ -94,5 +94,5 @@ def read_bits(path: Path, columns: int) -> tuple[list[bytes], NDArray[np.uint8]]
         wrong = (x[part] > 1).any(1) | (tail[:, 1::2] != COMMA).any(1)
         if wrong.any():
             raise InvalidInput(f"{path}, line {first + int(wrong.argmax()) + 1} is not {columns} zeros and ones")
-    heads = [raw[start : end - width].tobytes().rstrip(b", ") for start, end in zip(starts, ends)]
+    heads = [raw[start : end - width].tobytes().rstrip(b", ") for start, end in zip(starts, ends, strict=True)]
     return heads, x

@@ -25,6 +25,9 @@ ALLOWED = {
     ("_codecs", "encode"),
 }
 
+Content = dict[bytes, Any]
+"""Of a batch, as it was pickled."""
+
 
 class ArraysOnly(pickle.Unpickler):
     """A pickle may name any function to call; a batch of pictures needs these five and gets no others."""
@@ -77,7 +80,7 @@ class Cifar10(Source):
     def further(self) -> tuple[bytes, ...]:
         return ()
 
-    def pictures(self, part: str, content: dict[bytes, Any]) -> NDArray[np.uint8]:
+    def pictures(self, part: str, content: Content) -> NDArray[np.uint8]:
         data = np.asarray(content[b"data"], np.uint8)
         if data.ndim != 2 or data.shape[1] != 3072 or len(data) != len(content[self.label_key]):
             raise InvalidInput(
@@ -86,7 +89,7 @@ class Cifar10(Source):
             )
         return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
-    def opener(self, folder: Path) -> Callable[[str], dict[bytes, Any]]:
+    def opener(self, folder: Path) -> Callable[[str], Content]:
         """Reads a batch by name, from the unpacked folder or from the archive."""
         home = self.find(folder, self.inside, self.parts[0])
         if home is not None:
@@ -102,7 +105,7 @@ class Cifar10(Source):
         return lambda part: unpickle(content[part])
 
 
-def unpickle(raw: bytes) -> dict[bytes, Any]:
+def unpickle(raw: bytes) -> Content:
     content = ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
     if not isinstance(content, dict):
         raise InvalidInput(f"a batch holds a {type(content).__name__}; a dictionary is due")

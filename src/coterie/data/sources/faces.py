@@ -25,8 +25,9 @@ from coterie.errors import InvalidInput, nearest, require
 from coterie.rng import Rng
 
 # All float32; numpy's stubs widen arithmetic with Python numbers, hence Any.
-Plane = NDArray[Any]  # (faces, rows, columns)
-PerFace = NDArray[Any]  # (faces, 1, 1)
+Array = NDArray[Any]
+Plane = Array  # (faces, rows, columns)
+PerFace = Array  # (faces, 1, 1)
 
 # Faces drawn together. Each chunk has its own random stream, so the first faces do not depend on the count.
 CHUNK = 100
@@ -115,8 +116,8 @@ def draw_attributes(shares: Mapping[str, tuple[float, ...]], rng: Rng) -> dict[s
     }
 
 
-def clipped(values: NDArray[Any]) -> NDArray[Any]:
-    inside: NDArray[Any] = np.clip(values, 0, 1)
+def clipped(values: Array) -> Array:
+    inside: Array = np.clip(values, 0, 1)
     return inside
 
 
@@ -141,15 +142,15 @@ class Portrait:
     def around(self, spread: float) -> PerFace:
         return self.draw_from.normal(0, spread, (self.faces, 1, 1)).astype(np.float32)
 
-    def colour(self, low: float, high: float) -> NDArray[Any]:
+    def colour(self, low: float, high: float) -> Array:
         return self.draw_from.uniform(low, high, (self.faces, 3)).astype(np.float32)
 
-    def backdrop(self) -> NDArray[Any]:
+    def backdrop(self) -> Array:
         """A muted colour: rooms, streets and skies are seldom vivid."""
         colour = self.colour(0.1, 0.95)
         return clipped(0.35 * colour + 0.65 * colour.mean(1, keepdims=True))
 
-    def tinted(self, colour: NDArray[Any], spread: float) -> NDArray[Any]:
+    def tinted(self, colour: Array, spread: float) -> Array:
         brightness = self.draw_from.normal(0, spread, (self.faces, 1))
         return np.clip(colour + brightness + self.draw_from.normal(0, spread / 3, (self.faces, 3)), 0.02, 1).astype(
             np.float32
@@ -167,7 +168,7 @@ class Portrait:
         cos, sin = np.cos(tilt) / size, np.sin(tilt) / size
         return cos * u + sin * v, cos * v - sin * u
 
-    def paint(self, mask: Plane, colour: NDArray[Any], top: int = 0) -> None:
+    def paint(self, mask: Plane, colour: Array, top: int = 0) -> None:
         """Lays a colour (faces, 3) over the rows from ``top`` on, as opaque as the mask (0..1) says."""
         region = self.canvas[:, :, top : top + mask.shape[1]]
         for channel in range(3):
@@ -194,7 +195,7 @@ class Portrait:
         first = int((low - margin + 1) / self.pixel)
         return slice(max(first, 0), min(int((high + margin + 1) / self.pixel) + 1, count))
 
-    def draw(self) -> NDArray[Any]:
+    def draw(self) -> Array:
         """(faces, 3, rows, columns) in 0..1"""
         self.background()
         head = (self.between(0.44, 0.5) + 0.03 * self.is_["male"], self.between(0.6, 0.66))
@@ -360,7 +361,7 @@ class Portrait:
         glint = self.ellipse(u, v, (0.16 + self.around(0.03), drop - 0.04), (0.03, 0.02)) * self.between(0, 0.5)
         self.paint(glint * worn, np.ones((self.faces, 3), np.float32), region.start)
 
-    def light(self) -> NDArray[Any]:
+    def light(self) -> Array:
         lit = (1 + self.around(0.18) * self.u + self.around(0.12) * self.v) * self.between(0.7, 1.15)
         picture = self.canvas * lit[:, None]
         picture += self.draw_from.normal(0, 0.03, (self.faces, 3))[:, :, None, None].astype(np.float32)

@@ -44,7 +44,7 @@ class Lfw(Source):
         listing = self.need(folder, "lfw_attributes.txt")
         people, numbers, names, scores = read_attributes(listing)
         home = self.find(folder, "lfw-deepfunneled", "lfw_funneled", "lfw") or listing.parent
-        paths = [home / person / f"{person}_{number:04d}.jpg" for person, number in zip(people, numbers)]
+        paths = [home / person / f"{person}_{number:04d}.jpg" for person, number in zip(people, numbers, strict=True)]
         there = np.array([path.is_file() for path in paths])
         if not there.any():
             raise self.missing(home, (str(paths[0].relative_to(home)),))

@@ -13,13 +13,15 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
-from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels, read_npz, standardised
+from coterie.data.sources.base import DAMAGE, Array, Source, integers, numbered, pixels, read_npz, standardised
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.rng import Rng
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    Column = pd.Series[Any]
 
 
 X_NAMES = ("x", "X", "features", "images", "data", "x_train")
@@ -100,7 +102,7 @@ class Table(OwnFile):
             )
         return frame.dropna()
 
-    def numbers(self, column: pd.Series[Any]) -> NDArray[np.float64]:
+    def numbers(self, column: Column) -> NDArray[np.float64]:
         from pandas.api import types
 
         require(
@@ -108,7 +110,7 @@ class Table(OwnFile):
         )
         return column.to_numpy(np.float64)
 
-    def labels(self, column: pd.Series[Any]) -> tuple[torch.Tensor, tuple[str, ...]]:
+    def labels(self, column: Column) -> tuple[torch.Tensor, tuple[str, ...]]:
         values, codes = np.unique(column.to_numpy(), return_inverse=True)
         if len(values) > min(MOST_CLASSES, max(len(column) // 2, 1)):
             raise InvalidInput(
@@ -117,7 +119,7 @@ class Table(OwnFile):
             )
         return integers(codes), tuple(map(str, values))
 
-    def encoded(self, column: pd.Series[Any]) -> NDArray[np.float32]:
+    def encoded(self, column: Column) -> NDArray[np.float32]:
         """(rows, columns)"""
         import pandas as pd
         from pandas.api import types
@@ -200,14 +202,14 @@ class Arrays(OwnFile):
             label_names=names,
         )
 
-    def chosen(self, what: str, given: str | None, usual: tuple[str, ...], held: dict[str, NDArray[Any]]) -> str:
+    def chosen(self, what: str, given: str | None, usual: tuple[str, ...], held: dict[str, Array]) -> str:
         name = given if given is not None else next((name for name in usual if name in held), None)
         if name is None:
             raise InvalidInput(f"{self.path} holds {sorted(held)}; say which array is {what}={what!r}")
         require(name in held, f"array {what}", name, nearest(name, held))
         return name
 
-    def inputs(self, name: str, x: NDArray[Any]) -> torch.Tensor:
+    def inputs(self, name: str, x: Array) -> torch.Tensor:
         if self.tokens:
             require(
                 x.ndim == 2 and x.dtype.kind in "iu", f"array {name}", (x.dtype, x.shape), "must be (n, length) tokens"
@@ -224,7 +226,7 @@ class Arrays(OwnFile):
         return torch.from_numpy(x.astype(np.float32))
 
 
-def numbered_labels(y: NDArray[Any]) -> tuple[torch.Tensor, tuple[str, ...]]:
+def numbered_labels(y: Array) -> tuple[torch.Tensor, tuple[str, ...]]:
     """Whole numbers from 0 stay as they are; other labels are numbered in sorted order."""
     if y.dtype.kind in "iu" and y.size and y.min() >= 0 and y.max() < MOST_CLASSES:
         return integers(y), tuple(map(str, range(int(y.max()) + 1)))

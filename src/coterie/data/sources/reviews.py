@@ -21,6 +21,8 @@ from coterie.data.sources.base import Source
 from coterie.data.sources.text import Vocabulary, tokens
 from coterie.errors import InvalidInput, nearest, require
 
+Fields = dict[str, Any]
+
 
 class Review(NamedTuple):
     author: str
@@ -106,7 +108,7 @@ class Yelp(Reviews):
             "yelp.csv",
             "yelp*.csv*",
         )
-        rows: Iterator[dict[str, Any]] = json_lines(path) if ".json" in path.name else csv_rows(path)
+        rows: Iterator[Fields] = json_lines(path) if ".json" in path.name else csv_rows(path)
         for number, row in enumerate(rows, 1):
             absent = [key for key in ("user_id", "stars", "text") if row.get(key) is None]
             if absent:
@@ -158,17 +160,17 @@ class Critics(Reviews):
             scores = (folder / f"label.{self.score_classes}class.{critic}").read_text().split()
             if len(texts) != len(scores):
                 raise InvalidInput(f"{folder} has {len(texts)} texts and {len(scores)} scores; it is cut short")
-            yield from (Review(critic, int(score), text) for score, text in zip(scores, texts))
+            yield from (Review(critic, int(score), text) for score, text in zip(scores, texts, strict=True))
 
 
-def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+def json_lines(path: Path) -> Iterator[Fields]:
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         for line in file:
             if line.strip():
                 yield json.loads(line)
 
 
-def csv_rows(path: Path) -> Iterator[dict[str, Any]]:
+def csv_rows(path: Path) -> Iterator[Fields]:
     """The rows of a CSV, which may be the first file in a zip."""
     if path.suffix != ".zip":
         with path.open(newline="", encoding="utf-8") as file:

@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,11 +43,11 @@ from coterie.errors import InvalidInput, require
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
-from coterie.flow.protocol import Protocol
+from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.learn.params import Layout, flatten
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
-from coterie.seal.cipher import Cipher, add_intact
+from coterie.seal.cipher import Cipher, Key, add_intact
 from coterie.seal.ckks import Ckks, CkksKey
 from coterie.seal.mock import MockCipher, MockKey
 from coterie.wire.messages import TRAIN, Contributions, Down, Published
@@ -80,7 +79,7 @@ class MinglingClient(ClientGuard):
 
     decoys: Decoys
     cipher: Cipher | PairwiseMasks
-    key: Any = field(repr=False)
+    key: Key = field(repr=False)
     exact: bool
     rebuilding: Rebuilding
     unit: float = 1.0
@@ -170,7 +169,7 @@ def _message(sent: Contributions, membership: Tensor, batch: SealedBatch) -> Con
 class MinglingServer(ServerGuard):
     """The server's half: it adds, and opens nothing but sums under pairwise masks."""
 
-    context: Any  # by which it knows what was sealed with the federation's key
+    context: object  # by which it knows what was sealed with the federation's key
     masks: PairwiseMasks | None  # by which models are summed, if not by that key
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
@@ -214,7 +213,7 @@ class MinglingServer(ServerGuard):
         """The clients with a sealed answer for at least one cluster, and why the others have none."""
         batch = part.sealed.get(SEALED)
         why: dict[int, str] = {}
-        for client, row in zip(part.ids.tolist(), part.membership):
+        for client, row in zip(part.ids.tolist(), part.membership, strict=True):
             if batch is None or part.values:
                 why[client] = "its answer is not sealed"
             elif hasattr(batch, "context") and batch.context != self.context:
@@ -274,7 +273,7 @@ class Mingling(Defence):
     cluster_keys: ClusterKeys | None = field(default=None, repr=False)
     rebuilding: Rebuilding = field(default_factory=Counted)
     unit: float = 1.0  # in which weights are sealed; the most examples a client has, where there are many
-    key: Any = field(default=None, repr=False)  # None: a fresh one
+    key: Key = field(default=None, repr=False)  # None: a fresh one
     fresh_key: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -302,7 +301,7 @@ class Mingling(Defence):
     def seals(self) -> bool:
         return True
 
-    def fits(self, protocol: Protocol[Any]) -> str:
+    def fits(self, protocol: AnyProtocol) -> str:
         if protocol.looks:
             return f"the server needs {protocol.looks}, and cannot read what is sealed"
         if protocol.choices < 2:
@@ -316,7 +315,7 @@ class Mingling(Defence):
         return replace(self, key=shared_key(self.cipher, folder / KEY_FILE))
 
     @property
-    def keys(self) -> Mapping[str, Any]:
+    def keys(self) -> Mapping[str, object]:
         """What a client could hand to the server, for threat models with collusion: ``tape.view(threat, keys)``."""
         return {} if self.key is None else {SHARED_KEY: self.key}
 

@@ -115,7 +115,7 @@ class IdentitySets(ABC):
             )
         sets = [
             self._draw(cluster, rng.child("client", client, "true cluster", cluster, "identity set"))
-            for client, cluster in zip(ids.tolist(), true.tolist())
+            for client, cluster in zip(ids.tolist(), true.tolist(), strict=True)
         ]
         if not sets:
             return torch.zeros((0, self.rule.clusters), dtype=torch.bool)
@@ -224,7 +224,7 @@ class GroupSets(IdentitySets):
             chosen = np.array(
                 [
                     # The true cluster matches by construction; ``all`` stops at the first bit that differs.
-                    j == true or all(_bit(_tag(r, x)) == bit for x, bit in zip(address, own_bits))
+                    j == true or all(_bit(_tag(r, x)) == bit for x, bit in zip(address, own_bits, strict=True))
                     for j, address in enumerate(self.keys.addresses)
                 ]
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -32,5 +31,5 @@ class OpenedSum(SealedSum):
             raise InvalidInput(f"sum={type(other).__name__} must be opened too to be added")
         return OpenedSum(self.values + other.values)
 
-    def open(self, key: Any = None) -> Tensor:
+    def open(self, key: object = None) -> Tensor:
         return self.values

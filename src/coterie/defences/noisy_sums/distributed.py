@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -180,7 +180,7 @@ class SummedOnly(SealedBatch):
         require(bool(flags.all()), "membership", "zeros", "must be all ones: only the sum over all clients opens")
         return OnlySum(frozenset(self.ids), self._steps.sum(0, keepdim=True), self.shapes, self.clients)
 
-    def open(self, key: Any) -> NoReturn:
+    def open(self, key: object) -> NoReturn:
         raise NotPermitted(f"key={type(key).__name__} cannot open single clients: only the sum over all of them opens")
 
 
@@ -210,7 +210,7 @@ class OnlySum(SealedSum):
             raise InvalidInput(f"sum={other!r} must be of the same kind and of other clients to be added")
         return OnlySum(self.ids | other.ids, self._steps + other._steps, self.shapes, self.clients)
 
-    def open(self, key: Any = None) -> Tensor:
+    def open(self, key: object = None) -> Tensor:
         if len(self.ids) < self.clients:
             raise NotPermitted(f"sum over {len(self.ids)} clients does not open; only one over {self.clients} does")
         return GRID.values(self._steps.numpy())

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import InvalidInput, require
+from coterie.errors import require
 from coterie.learn.clusters.lloyd import Points, nearest
 from coterie.rng import Rng
 
@@ -138,13 +138,20 @@ def _batches(sizes: Tensor, floats_a_point: int) -> list[Tensor]:
     return batches
 
 
+def _masses(points: Points) -> Tensor:
+    """The weight of each client's points, (clients,)."""
+    each = torch.ones(len(points.x)) if points.weights is None else points.weights
+    return torch.zeros(points.clients).index_add_(0, points.owners().long(), each)
+
+
 def _padded(points: Points, clients: Tensor) -> tuple[Tensor, Tensor]:
     sizes = points.sizes[clients]
     longest = int(sizes.max())
     steps = torch.arange(longest)
-    weights = (steps < sizes.unsqueeze(1)).float()  # (clients, longest)
+    present = (steps < sizes.unsqueeze(1)).float()  # (clients, longest)
     rows = (points.offsets[clients].unsqueeze(1) + steps).clamp_max(len(points.x) - 1)
-    return points.x[rows] * weights.unsqueeze(2), weights
+    weights = present if points.weights is None else present * points.weights[rows]
+    return points.x[rows] * present.unsqueeze(2), weights
 
 
 def _projected(x: Tensor, dimensions: int) -> Tensor:
@@ -171,7 +178,7 @@ def _by_proximity(x: Tensor, weights: Tensor, projected: Tensor, centres: Tensor
     clear = two[..., 0] <= margin**2 * two[..., -1] if centres.shape[1] > 1 else torch.ones_like(weights).bool()
     share = torch.zeros_like(distance).scatter_(2, order[..., :1], (weights * clear).unsqueeze(2))
     mass = share.sum(1).unsqueeze(2)
-    means = torch.bmm(share.transpose(1, 2), x) / mass.clamp_min(1)
+    means = torch.bmm(share.transpose(1, 2), x) / mass.clamp_min(torch.finfo(x.dtype).tiny)
     return torch.where(mass > 0, means, centres)
 
 
@@ -184,22 +191,21 @@ def local_kmeans(
     nearer to one centre than to the next, and run Lloyd in the full space. The analysis has a margin of 1/3; on
     overlapping mixtures hardly a point is that clear, and 1 (every point counts) is better. Where no point is
     clear, the projected centre itself is the start. A client with fewer distinct points than clusters returns
-    centres of weight 0 for the rest. Each client draws from its own stream, so its answer does not depend on
-    the company.
+    centres of weight 0 for the rest, and one without points (or with points of weight 0 alone) no others. Each client
+    draws from its own stream, so its answer does not depend on the company.
     """
     require(clusters >= 1, "clusters", clusters, "must be at least 1")
-    if bool((points.sizes == 0).any()):
-        client = int((points.sizes == 0).nonzero()[0])
-        raise InvalidInput(f"client {client} has 0 points; leave empty clients out of this round")
     ids = torch.arange(points.clients) if ids is None else ids
     shape = (clusters, candidates_of(clusters))
-    centres = torch.empty(points.clients, clusters, points.features)
-    weights = torch.empty(points.clients, clusters)
-    costs = torch.empty(points.clients)
-    for batch in _batches(points.sizes, 3 * points.features + 4 * clusters):
+    centres = torch.zeros(points.clients, clusters, points.features)
+    weights = torch.zeros(points.clients, clusters)
+    costs = torch.zeros(points.clients)
+    filled = _masses(points).nonzero().flatten()
+    for places in _batches(points.sizes[filled], 3 * points.features + 4 * clusters):
+        batch = filled[places]
         x, present = _padded(points, batch)
-        middle = x.sum(1, keepdim=True) / present.sum(1)[:, None, None]
-        x = (x - middle) * present.unsqueeze(2)
+        middle = (x * present.unsqueeze(2)).sum(1, keepdim=True) / present.sum(1)[:, None, None]
+        x = (x - middle) * (present > 0).unsqueeze(2)
         uniforms = torch.stack(
             [torch.rand(shape, generator=rng.child("client", int(i), "k-means++").torch()) for i in ids[batch]]
         )
@@ -225,17 +231,21 @@ def farthest_first(x: Tensor, start: Tensor, clusters: int) -> Tensor:
 def merge_local_centres(local: Clustering, clusters: int, rng: Rng) -> Tensor:
     """k-FED's server step: one client's centres, filled up farthest first, and one step of Lloyd on all of them.
 
-    The local centres count alike, whatever their weights, as in the paper. Those of weight 0 are left out.
+    The local centres count alike, whatever their weights, as in the paper. Those of weight 0 are left out. Where every
+    client looked for as many as there are to be, and all together found fewer, some coincide.
     """
     real = local.weights > 0
     available = int(real.sum())
+    if 0 < available < clusters == local.weights.shape[1]:
+        return local.centres[real][torch.arange(clusters) % available]
     require(
         1 <= clusters <= available,
         "clusters",
         clusters,
         f"must lie in 1..{available}, the local centres there are",
     )
-    client = int(torch.randint(len(local.centres), (1,), generator=rng.child("first client").torch()))
+    able = real.any(1).nonzero().flatten()
+    client = int(able[torch.randint(len(able), (1,), generator=rng.child("first client").torch())])
     pool = local.centres[real]
     centres = farthest_first(pool, local.centres[client][real[client]], clusters)
     labels = nearest(pool, centres)

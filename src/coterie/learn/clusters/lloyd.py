@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 from coterie.errors import InvalidInput, require
 from coterie.learn.clusters.clipping import Bounded, Clip, RecordClip, bounded, norm_scales
-from coterie.learn.clusters.shrinkage import shrunk
+from coterie.learn.clusters.shrinkage import followed
 
 CHUNK_FLOATS = 1 << 20
 """Working memory of one chunk, in floats: 4 MiB stays in the cache, and is long enough for what each chunk costs."""
@@ -37,6 +37,7 @@ class Points:
     x: Tensor  # (points, features) float32
     offsets: Tensor  # (clients + 1,) int64
     finite: bool = False  # True: whoever made x has looked for NaN; ten million points need not be read once more
+    weights: Tensor | None = None  # (points,) float32, at most 1 where one record is to be hidden; None: all 1
 
     def __post_init__(self) -> None:
         require(self.x.dim() == 2, "points", tuple(self.x.shape), "must be a matrix (points, features)")
@@ -49,6 +50,8 @@ class Points:
             f"must run from 0 to the number of points, {len(self.x)}, with at least one client",
         )
         require(bool((sizes >= 0).all()), "offsets", int(sizes.min()), "must not decrease")
+        weights = None if self.weights is None else len(self.weights)
+        require(weights in (None, len(self.x)), "len(weights)", weights, f"must be one a point ({len(self.x)})")
         # NaN and infinity survive a sum; large finite numbers may overflow it.
         if not self.finite and not math.isfinite(self.x.sum().item()):
             self._require_finite()
@@ -160,17 +163,27 @@ def record_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None 
     return answer
 
 
-def _record_scales(part: Tensor, clip: Clip) -> Tensor:
-    """The factor that clips each record, (rows,)."""
-    if not isinstance(clip, RecordClip):
-        return part.new_ones(len(part))
-    return norm_scales(torch.linalg.vector_norm(part, dim=1), clip.bound)
+def _record_scales(part: Tensor, clip: Clip, weights: Tensor | None = None) -> Tensor:
+    """The factor that clips each record, (rows,), times its weight: a weight of at most 1 keeps the bound."""
+    if isinstance(clip, RecordClip):
+        scales = norm_scales(torch.linalg.vector_norm(part, dim=1), clip.bound)
+        return scales if weights is None else scales * weights
+    return part.new_ones(len(part)) if weights is None else weights
 
 
 def counts(points: Points, labels: Tensor, clusters: int) -> Tensor:
-    """How many points of each client carry each label, (clients, clusters) float32."""
+    """How many points (or what weight of them) of each client carry each label, (clients, clusters) float32."""
     slots = points.owners().long() * clusters + labels
-    return torch.bincount(slots, minlength=points.clients * clusters).view(points.clients, clusters).float()
+    found = torch.bincount(slots, _double(points.weights), minlength=points.clients * clusters)
+    return found.view(points.clients, clusters).float()
+
+
+def _double(weights: Tensor | None) -> Tensor | None:
+    return None if weights is None else weights.double()
+
+
+def _part(weights: Tensor | None, rows: slice) -> Tensor | None:
+    return None if weights is None else weights[rows]
 
 
 def cluster_counts(points: Points, labels: Tensor, clusters: int, clip: Clip) -> Bounded:
@@ -191,7 +204,8 @@ def cluster_sums(points: Points, labels: Tensor, clusters: int, clip: Clip, anch
         mine = owners[rows]
         first, last = int(mine[0]) * clusters, (int(mine[-1]) + 1) * clusters
         slots = mine.mul(clusters).add_(labels[rows]).sub_(first)
-        totals[first:last] += _added(about, slots, last - first, _record_scales(about, clip))
+        scales = _record_scales(about, clip, _part(points.weights, rows))
+        totals[first:last] += _added(about, slots, last - first, scales)
     sums = totals.view(points.clients, clusters, points.features)
     spread = math.sqrt(points.features)
     return bounded(sums, clip, lambda bound: (bound, bound * spread))
@@ -232,9 +246,13 @@ def _outer_products(points: Points, clip: Clip, anchor: Tensor | None) -> Iterat
     for clients, size in alike(points.sizes.tolist(), chunk_rows(2 * features), CHUNK_FLOATS // features**2):
         start, count = int(points.offsets[clients.start]), clients.stop - clients.start
         total = torch.zeros(count, features, features)
-        for _, about in chunks_about(points.x[start : start + count * size], origin):
-            batch = about.mul_(_record_scales(about, clip)[:, None]).view(count, -1, features)
-            total.baddbmm_(batch.transpose(1, 2), batch)
+        weights = _part(points.weights, slice(start, start + count * size))
+        for rows, about in chunks_about(points.x[start : start + count * size], origin):
+            about.mul_(_record_scales(about, clip)[:, None])
+            batch = about.view(count, -1, features)
+            share = _part(weights, rows)
+            other = batch if share is None else (about * share[:, None]).view(count, -1, features)
+            total.baddbmm_(other.transpose(1, 2), batch)
         yield clients, total
 
 
@@ -274,11 +292,22 @@ def project(x: Tensor, subspace: Tensor, anchor: Tensor | None = None) -> Tensor
 
 
 def moved_centres(centres: Tensor, sums: Tensor, counts: Tensor, least: float = 1.0, noise: float = 0.0) -> Tensor:
-    """The new centres from sums about the old ones, (clusters, features).
+    """The new centres from sums about the old ones, (clusters, features), which are no measurements themselves."""
+    return followed_centres(centres, sums, counts, least, noise, None)[0]
 
-    ``noise`` is the deviation of the sums: a step of which it explains a part is taken only as far as it does not. A
+
+def followed_centres(
+    centres: Tensor, sums: Tensor, counts: Tensor, least: float, noise: float, doubt: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The new centres from sums about the old ones, (clusters, features), and their variance by noise, (clusters,).
+
+    ``noise`` is the deviation of the sums, and ``doubt`` the old centres' variance (None: they are no measurements). A
+    step is followed as far as noise does not explain it, and averaged with those before where it does (``followed``). A
     cluster whose (noisy) count is below ``least`` keeps its centre: dividing by noise throws it far away.
     """
     filled, counts = counts >= least, counts.clamp_min(least)
-    step = shrunk(sums / counts.unsqueeze(-1), torch.zeros_like(centres), noise / counts)
-    return torch.where(filled.unsqueeze(-1), centres + step, centres)
+    before = torch.zeros_like(counts) if doubt is None else doubt
+    step = sums / counts.unsqueeze(-1)
+    share, after = followed(step, noise / counts, before)
+    moved = torch.where(filled.unsqueeze(-1), centres + share.unsqueeze(-1) * step, centres)
+    return moved, torch.where(filled, after, before)

@@ -32,11 +32,15 @@ TINY = 2.0**-40
 
 BINS = NormBins(per_octave=8)
 
+WATCH = "watch"
+"""Published with a move: the answer is to say how long its vectors are, too."""
+
 
 def statistics(kind: str, public: Params, points: Points, unit: Unit) -> dict[str, Tensor]:
     """One client's answer a row, leaves (clients, ...); ``public`` is what the server published, leaves (...).
 
-    The requests are "outer", "weights", "bound", "centres" (step 3 of FedDP-Init) and "lloyd 1", "lloyd 2", ...
+    The requests are "outer", "weights", "bound", "centres" (step 3 of FedDP-Init) and "lloyd 1", "lloyd 2", ...; and
+    "reach 1", "middle 1", ...: how far points lie from one centre, and a step of Lloyd with it.
     """
     match kind.split()[0]:
         case "outer":
@@ -45,6 +49,8 @@ def statistics(kind: str, public: Params, points: Points, unit: Unit) -> dict[st
             return {"weights": _weights(points, public, unit)}
         case "bound":
             return {"norms": _norms(points, public, unit)}
+        case "reach":
+            return {"norms": _reaches(points, public["centres"][0], unit)}
         case _:
             return _moves(points, public, unit)
 
@@ -84,12 +90,26 @@ def labels_of(points: Points, public: Params) -> Tensor:
 
 def _norms(points: Points, public: Params, unit: Unit) -> Tensor:
     """Which norm each unit would bring to the step that follows, as a histogram."""
-    labels = labels_of(points, public)
+    return _norms_about(points, labels_of(points, public), public, unit)
+
+
+def _norms_about(points: Points, labels: Tensor, public: Params, unit: Unit) -> Tensor:
     if unit is ClientClip:
         norms, owners = client_norms(_client_moves(points, labels, public["centres"])[0]), torch.arange(points.clients)
     else:
         norms, owners = record_norms(points.x, public["centres"], labels), points.owners()
+        return BINS.histogram(norms, owners, points.clients, points.weights).value
     return BINS.histogram(norms, owners, points.clients).value
+
+
+def _reaches(points: Points, centre: Tensor, unit: Unit) -> Tensor:
+    """How far each unit's points lie from a centre, as a histogram; a client's, in the root of the mean square."""
+    norms, owners = record_norms(points.x, centre), points.owners()
+    if unit is not ClientClip:
+        return BINS.histogram(norms, owners, points.clients, points.weights).value
+    totals = torch.zeros(points.clients, dtype=torch.float64).index_add_(0, owners.long(), norms.double().square())
+    each = (totals / points.sizes.clamp_min(1)).sqrt()
+    return BINS.histogram(each, torch.arange(points.clients), points.clients).value
 
 
 def _client_moves(points: Points, labels: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,16 +125,17 @@ def _client_moves(points: Points, labels: Tensor, centres: Tensor) -> tuple[Tens
 
 
 def _moves(points: Points, public: Params, unit: Unit) -> dict[str, Tensor]:
-    """Step 3 and Lloyd: sums about the centres, and counts."""
+    """Step 3 and Lloyd: sums about the centres, and counts; and norms, if the next step's bound is to follow them."""
     centres, labels = public["centres"], labels_of(points, public)
     clusters = len(centres)
     if unit is Unclipped:
         sums = cluster_sums(points, labels, clusters, Unclipped(), centres).value
         return {"sums": sums, "counts": counts(points, labels, clusters)}
     bound = float(public["bound"])
+    norms = {"norms": _norms_about(points, labels, public, unit)} if WATCH in public else {}
     if unit is RecordClip:
         found = cluster_sums(points, labels, clusters, RecordClip(bound), centres)
-        return {"sums": found.value.div_(found.l2), "counts": counts(points, labels, clusters)}
+        return {"sums": found.value.div_(found.l2), "counts": counts(points, labels, clusters), **norms}
     sums, shares = _client_moves(points, labels, centres)
     clipped = clip_clients(sums, ClientClip(bound), out=sums)
-    return {"sums": clipped.value.div_(clipped.l2), "counts": shares}
+    return {"sums": clipped.value.div_(clipped.l2), "counts": shares, **norms}

@@ -74,7 +74,7 @@ class Dense(Model):
             scales = clip_factors(inputs, deltas, batch.weights, clip)  # (clients, batch)
             deltas = [delta.mul_(scales.unsqueeze(-1)) for delta in deltas]
         grads: dict[str, Tensor] = {}
-        for index, (given, delta) in enumerate(zip(inputs, deltas)):
+        for index, (given, delta) in enumerate(zip(inputs, deltas, strict=True)):
             grads[f"{index}.weight"] = torch.bmm(delta.transpose(1, 2), given)
             grads[f"{index}.bias"] = delta.sum(1)
         return grads
@@ -129,7 +129,7 @@ def clip_factors(inputs: list[Tensor], deltas: list[Tensor], weights: Tensor, cl
     no example's gradient is ever built ("ghost" norms).
     """
     squared = torch.zeros_like(weights)
-    for given, delta in zip(inputs, deltas):
+    for given, delta in zip(inputs, deltas, strict=True):
         squared += (given.square().sum(-1) + 1) * delta.square().sum(-1)
     norms = squared.sqrt_() / weights.abs().clamp_min(torch.finfo(weights.dtype).tiny)
     return (clip / norms).clamp_max_(1.0).masked_fill_(weights == 0, 0.0)

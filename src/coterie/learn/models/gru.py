@@ -92,4 +92,4 @@ class _Recurrence(torch.autograd.Function):
 
 def _steps(*wholes: Tensor) -> list[tuple[Tensor, ...]]:
     """For each step, the views of these tensors (steps, ...)."""
-    return list(zip(*(whole.unbind() for whole in wholes)))
+    return list(zip(*(whole.unbind() for whole in wholes), strict=True))

@@ -129,7 +129,7 @@ class ModuleModel(Model):
             x, y, weights = x[kept], y[kept], weights[kept]
         loss = (cross_entropy(functional_call(module, leaves, (x,)), y, reduction="none") * weights).sum()
         grads = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)  # unused leaves: zeros
-        return dict(zip(leaves, grads))
+        return dict(zip(leaves, grads, strict=True))
 
     @staticmethod
     def _clipped(module: nn.Module, leaves: Params, batch: Batch, client: int, clip: float | None) -> Params:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from coterie.errors import require
 from coterie.measure.epsilon import EpsilonBound, Scores, epsilon_lower_bound, largest_of, shared
 from coterie.measure.intervals import Floats
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.measure.numerics.mechanism import Array, Float, Mechanism
 from coterie.rng import Rng
 
 NEIGHBOURS = 2
@@ -38,7 +37,7 @@ Distinguisher = Callable[[Array, Worlds], Floats]
 """From releases (trials, coordinates) to scores (trials,): the higher, the rather inside."""
 
 
-def reachable(released: Array, exact: Array, deviation: float, dtype: type[np.floating[Any]]) -> NDArray[np.bool_]:
+def reachable(released: Array, exact: Array, deviation: float, dtype: Float) -> NDArray[np.bool_]:
     """Whether some float z gives exactly this by exact + deviation * z, computed in ``dtype``."""
     seen, about = released.astype(dtype), exact.astype(dtype)
     scale = dtype(deviation)
@@ -51,7 +50,7 @@ def reachable(released: Array, exact: Array, deviation: float, dtype: type[np.fl
     return found
 
 
-def reached_in(dtype: type[np.floating[Any]]) -> Distinguisher:
+def reached_in(dtype: Float) -> Distinguisher:
     """How many coordinates are explained by the sum with the record, less those by the one without it."""
 
     def score(released: Array, worlds: Worlds) -> Floats:

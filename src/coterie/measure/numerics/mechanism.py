@@ -26,6 +26,7 @@ from coterie.errors import require
 from coterie.rng import Rng
 
 Array = NDArray[Any]
+Float = type[np.floating[Any]]
 
 
 @dataclass(frozen=True)

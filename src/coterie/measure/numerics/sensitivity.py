@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -19,7 +18,7 @@ from scipy.stats import norm
 
 from coterie.errors import require
 from coterie.measure.epsilon import EpsilonBound
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.measure.numerics.mechanism import Array, Float, Mechanism
 
 STRIDES = (1, 4, 8, 16, 32)
 """Vectorised sums have several accumulators; records so far apart meet in one of them, and zeros go to the others."""
@@ -38,7 +37,7 @@ class Cascade:
     stride: int = 1
     backwards: bool = False
 
-    def records(self, features: int, dtype: type[np.floating[Any]]) -> tuple[Array, Array]:
+    def records(self, features: int, dtype: Float) -> tuple[Array, Array]:
         """With the one record and without it, (n, features)."""
         small = -self.head * 2.0**-self.mantissa * (1 - 2.0**-8)
         column = np.concatenate([np.ones(self.head + 1), np.full(self.tail, small)])
@@ -59,7 +58,7 @@ class Giant:
 
     length: float
 
-    def records(self, features: int, dtype: type[np.floating[Any]]) -> tuple[Array, Array]:
+    def records(self, features: int, dtype: Float) -> tuple[Array, Array]:
         few = np.zeros((4, features), dtype)
         few[:, 0] = (0.5, -0.25, 0.125, 0.5)
         few[-1, :] = dtype(self.length)
@@ -114,7 +113,7 @@ def audit_sensitivity(
     features: int,
     delta: float,
     most_records: int = 50_000,
-    dtype: type[np.floating[Any]] = np.float32,
+    dtype: Float = np.float32,
     clips: bool = False,
 ) -> SensitivityFinding:
     """Search over records of norm at most 1; with ``clips`` also over records that the mechanism must clip itself."""

@@ -16,17 +16,16 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Protocol, Server
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
-from coterie.learn.clusters.lloyd import Points, moved_centres
-from coterie.learn.clusters.quantile import quantile
-from coterie.learn.clusters.statistics import BINS, Unit, statistics, unscaled
+from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.statistics import Unit, statistics
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import Level, RunFacts
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Kind, Published
 
-RESULT, BOUND = Kind("result"), Kind("bound")
-NOBODY = 1e-6  # a count below this is none: a client with a million points in one cluster and one in another says so
+RESULT = Kind("result")
+WEIGHT = "weight"  # the tag of examples that do not all count alike
 Answer = TypeVar("Answer")
 Steps = Generator[Ask["Clusters"], Replies, Answer]
 
@@ -40,11 +39,14 @@ class Clusters:
     known: Mapping[str, Tensor]  # leaves (1, ...)
     released: Mapping[str, Tensor] = field(default_factory=dict)  # "request/leaf": (1, ...)
 
-    def after(self, kind: Kind, sums: Sums | None, learnt: Params) -> Clusters:
+    def after(self, kind: str, sums: Sums | None, learnt: Params) -> Clusters:
         """One round on: the request's sums, and what was learnt from them, leaves (...)."""
         news = {f"{kind}/{leaf}": total.float() for leaf, total in (sums.values if sums else {}).items()}
-        known = {**self.known, **{name: value.unsqueeze(0) for name, value in learnt.items()}}
-        return Clusters(self.round + 1, known, {**self.released, **news})
+        return replace(self.learning(learnt), round=self.round + 1, released={**self.released, **news})
+
+    def learning(self, learnt: Params) -> Clusters:
+        """The same round, and what follows from what is known, leaves (...)."""
+        return replace(self, known={**self.known, **{name: value.unsqueeze(0) for name, value in learnt.items()}})
 
     def at(self, round: int) -> Clusters:
         return replace(self, round=round)
@@ -97,28 +99,13 @@ class Clusterer(Protocol[Clusters]):
 
     # -- the server's side ---------------------------------------------------------------------------------------
 
-    def ask(self, kind: Kind, names: Sequence[str], state: Clusters, server: Server) -> Steps[Sums]:
+    def ask(self, kind: str, names: Sequence[str], state: Clusters, server: Server) -> Steps[Sums]:
         """Publish these facts, ask everybody for the sums that follow from them, and add up."""
         clients = server.clients.present(state.round)
         published = Published({name: state.known[name] for name in names})
-        sums = yield from server.collect(Ask(kind, state.round, clients, published, state))
-        require(not sums.empty, f"answers to {str(kind)!r}", 0, "leave nothing to go on with; run it again")
+        sums = yield from server.collect(Ask(Kind.of(kind), state.round, clients, published, state))
+        require(not sums.empty, f"answers to {kind!r}", 0, "leave nothing to go on with; run it again")
         return sums
-
-    def move(self, kind: Kind, names: Sequence[str], state: Clusters, server: Server) -> Steps[Clusters]:
-        """New centres from sums about the old ones. A cluster with next to no points in it keeps its centre."""
-        sums = yield from self.ask(kind, names, state, server)
-        public = state.get(*names)
-        total, heads = (unscaled(leaf, sums.values[leaf][0], public, self.unit).float() for leaf in ("sums", "counts"))
-        noise = float(unscaled("sums", torch.tensor(sums.noise.get("sums", 0.0)), public, self.unit))
-        least = max(NOBODY, 2 * sums.noise.get("counts", 0.0))
-        return state.after(kind, sums, {"centres": moved_centres(public["centres"], total, heads, least, noise)})
-
-    def find_bound(self, names: Sequence[str], level: float, state: Clusters, server: Server) -> Steps[Clusters]:
-        """The norm that this share of the units stays below, from a histogram."""
-        sums = yield from self.ask(BOUND, names, state, server)
-        found = quantile(sums.values["norms"][0], BINS, level, sums.noise.get("norms", 0.0))
-        return state.after(BOUND, sums, {"bound": torch.tensor(found)})
 
     def publish(self, state: Clusters, server: Server) -> Steps[Clusters]:
         """Everybody is given the centres; the answers are empty."""
@@ -146,7 +133,13 @@ def contribution(cohort: Cohort, leaves: Params) -> Contributions:
 def points_of(cohort: Cohort) -> Points:
     """The cohort's points. Rows that lie side by side are not copied: 10 million points leave no room for it."""
     rows, x = cohort.round_shards.rows, cohort.rows.x
-    first, last = int(rows[0]), int(rows[-1])
+    first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
     side_by_side = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
-    chosen = x[first : last + 1] if side_by_side else x[rows]
-    return Points(chosen.flatten(1), cohort.round_shards.offsets, finite=True)  # Examples has checked them
+    chosen = slice(first, last + 1) if side_by_side else rows
+    weights = cohort.rows.tags.get(WEIGHT)
+    return Points(
+        x[chosen].flatten(1),
+        cohort.round_shards.offsets,
+        finite=True,  # Examples has checked them
+        weights=None if weights is None else weights[chosen],
+    )

@@ -9,31 +9,26 @@ from torch import Tensor
 
 from coterie.errors import require
 from coterie.flow.protocol import Running, Server
-from coterie.protocols.clusterings.base import Clusterer, Clusters
-from coterie.wire.messages import Kind
-
-STILL = 1e-6  # of the largest coordinate: below that, only rounding moves
+from coterie.protocols.clusterings.base import Clusters
+from coterie.protocols.clusterings.steps import Stepping
 
 
 @dataclass(frozen=True, eq=False)
-class FederatedLloyd(Clusterer):
+class FederatedLloyd(Stepping):
     """From public ``centres`` (clusters, features), at most ``steps`` steps, until nothing moves.
 
-    With a ``level``, what a unit adds is bounded: by ``bound`` if given, else by the norm that ``share`` of the units
-    stays below, found by a histogram of norms that is a release of its own. FedDP-Lloyds is this with a noisy sum.
+    With a ``level``, what a unit adds is bounded (see ``Stepping``). FedDP-Lloyds is this with a noisy sum. Where noise
+    hides how long the vectors are, half the distance between neighbouring centres stands in for the bound.
 
     The sums are about the centres, not about the origin: shorter vectors need less noise, and data far from the origin
     lose no digits. A cluster that nobody has points in keeps its centre.
     """
 
     centres: Tensor | None = None
-    steps: int = 20
-    bound: float | None = None
-    share: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.centres is not None, "centres", None, "must be given: cluster some public data, or run KFed first")
+        require(self.centres is not None, "centres", None, "must be given: cluster some public data for them")
         assert self.centres is not None
         require(
             self.centres.dim() == 2 and len(self.centres) == self.clusters,
@@ -42,33 +37,28 @@ class FederatedLloyd(Clusterer):
             f"must be ({self.clusters}, features)",
         )
         require(bool(torch.isfinite(self.centres).all()), "centres", "NaN or infinity", "must all be finite")
-        require(self.steps >= 0, "steps", self.steps, "must be at least 0")
-        require(self.bound is None or self.bound > 0, "bound", self.bound, "must be positive, or None to estimate it")
-        require(0 < self.share <= 1, "share", self.share, "must lie in (0, 1]")
 
     @property
-    def estimates(self) -> bool:
-        return self.level is not None and self.bound is None
+    def features(self) -> int:
+        assert self.centres is not None
+        return self.centres.shape[1]
 
     def releases(self) -> tuple[str, ...]:
-        moves = [f"lloyd {step}/{leaf}" for step in range(1, self.steps + 1) for leaf in ("sums", "counts")]
-        return (*(["bound/norms"] if self.estimates else []), *moves)
+        return (*(["bound/norms"] if self.estimates else []), *self.moved(self.moves))
 
     def start(self, server: Server) -> Clusters:
         assert self.centres is not None
-        known = {"centres": self.centres.float().unsqueeze(0)}
-        if self.bound is not None:
-            known["bound"] = torch.tensor([self.bound])
-        return Clusters(0, known)
+        return Clusters(0, {"centres": self.centres.float().unsqueeze(0), **self.bounds()})
 
     def run(self, state: Clusters, server: Server) -> Running[Clusters]:
-        first = int(self.estimates)
-        if state.round < first:
-            state = yield from self.find_bound(["centres"], self.share, state, server)
-        names = ["centres"] if self.level is None else ["centres", "bound"]
-        while state.round < first + self.steps:
-            before = state.known["centres"]
-            state = yield from self.move(Kind("lloyd", state.round - first + 1), names, state, server)
-            if torch.allclose(before, state.known["centres"], rtol=0, atol=STILL * float(before.abs().max())):
-                state = state.at(first + self.steps)
+        if self.estimates and state.round == 0:
+            state = yield from self.find_bound("bound", "lloyd 1", self._half_way(), state, server)
+        state = yield from self.descend(int(self.estimates), state, server)
         return (yield from self.publish(state, server))
+
+    def _half_way(self) -> float:
+        """Half the median distance of a centre to the nearest other one; 1 if there is no other."""
+        assert self.centres is not None
+        gaps = torch.cdist(self.centres.float(), self.centres.float()).fill_diagonal_(torch.inf).min(1).values
+        half = float(gaps.median()) / 2
+        return half if 0 < half < torch.inf else 1.0

@@ -57,7 +57,7 @@ class KFed(Clusterer):
             if sent is None:
                 raise InvalidInput("answers=0 to the only request leave nothing to cluster; run it again")
             centres = merge_local_centres(_seen(sent), self.clusters, server.rng)
-            state = state.after(LOCAL, None, {"centres": centres})
+            state = state.after(str(LOCAL), None, {"centres": centres})
         return (yield from self.publish(state, server))
 
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:

@@ -15,6 +15,7 @@ from coterie.attacks import membership, reconstruction
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition.gaussians import GaussianClients
+from coterie.data.provenance import Public
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
@@ -130,7 +131,7 @@ def _with_optimum(name: str, clients: int, points: int, data: str | None) -> tup
 
 def _private(given: Problem, level: str, epsilon: float, seed: int, **options: Any) -> tuple[Tensor, float]:
     estimator = FedDPKMeans(CLUSTERS, epsilon=epsilon, delta=DELTA, level=level, random_state=seed, **options)
-    estimator.fit(given.federation, server_data=given.server)
+    estimator.fit(given.federation, server_data=Public(given.server))
     return torch.from_numpy(estimator.cluster_centers_), estimator.privacy_spent_.epsilon
 
 

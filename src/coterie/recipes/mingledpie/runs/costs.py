@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 import torch
 
@@ -38,13 +38,17 @@ def parameters(model: str) -> int:
     return Layout.of(MODELS[model]().init(0)).length
 
 
-def _seconds(work: Callable[[], Any], repeats: int = 2) -> tuple[float, Any]:
-    shortest, result = float("inf"), None
+Made = TypeVar("Made")
+
+
+def _seconds(work: Callable[[], Made], repeats: int = 2) -> tuple[float, Made]:
+    """The shortest of several runs, and what the last of them made."""
+    taken = []
     for _ in range(repeats):
         start = time.perf_counter()
         result = work()
-        shortest = min(shortest, time.perf_counter() - start)
-    return shortest, result
+        taken.append(time.perf_counter() - start)
+    return min(taken), result
 
 
 def mingled(model: str, rate: float, threshold: int, clusters: int, clients: int, seed: int) -> Result:

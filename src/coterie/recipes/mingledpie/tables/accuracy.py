@@ -20,7 +20,7 @@ from coterie.recipes.mingledpie.published import (
 )
 from coterie.recipes.mingledpie.runs.training import trained, undefended
 from coterie.recipes.mingledpie.setups import EMBEDDED, SETUPS, WITH_THE_CNN, present, printed
-from coterie.recipes.mingledpie.tables.entries import Entries, Entry, field_of, files_read, label, rows_of
+from coterie.recipes.mingledpie.tables.entries import Arguments, Entries, Entry, field_of, files_read, label, rows_of
 from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Job, Result
 
@@ -55,7 +55,7 @@ def entry(
     settings: Settings,
     key: Key,
     published: float | None,
-    arguments: Mapping[str, Any],
+    arguments: Arguments,
     value: Callable[[Result], float] = tested,
     note: Callable[[Result], str] = lambda result: "",
 ) -> Entry:
@@ -220,7 +220,7 @@ def figure_5(settings: Settings) -> Sequence[Entry]:
     return entries
 
 
-Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Change = Callable[[Arguments], Arguments]
 """What is changed in a run, given the arguments of the usual one."""
 
 DEFAULTS, CHANGED, DIFFERENCE = "defaults", "changed", "changed minus defaults"

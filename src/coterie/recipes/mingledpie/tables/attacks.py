@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from coterie.defences.mingling.fuzzy_tags import Counting, TagRule
 from coterie.measure.intervals import proportion
@@ -13,7 +12,7 @@ from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.mingledpie.published import FIGURE_3, TABLE_2
 from coterie.recipes.mingledpie.runs.attacks import READINGS, guessed, profiled
 from coterie.recipes.mingledpie.setups import SETUPS, WITH_THE_CNN, present, printed
-from coterie.recipes.mingledpie.tables.entries import Entry, files_read, label
+from coterie.recipes.mingledpie.tables.entries import Arguments, Entry, files_read, label
 from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Job, Result
 
@@ -119,7 +118,7 @@ def table_2(settings: Settings) -> Sequence[Entry]:
     return entries
 
 
-def profile(arguments: Mapping[str, Any], what: str, published: float | None, files: tuple[str, ...] = ()) -> Entry:
+def profile(arguments: Arguments, what: str, published: float | None, files: tuple[str, ...] = ()) -> Entry:
     """What one attack gets right, as a share of all clients."""
     clients = arguments["clients"]
 

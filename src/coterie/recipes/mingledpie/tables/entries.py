@@ -42,6 +42,10 @@ def field_of(name: str) -> Callable[[Result], float]:
     return lambda result: float(result[name])
 
 
+Arguments = Mapping[str, Any]
+"""A job's."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One value of a table: its key, what the paper has, and which value of which job is ours."""
@@ -49,7 +53,7 @@ class Entry:
     key: Key
     published: float | None
     work: Callable[..., Result]
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     value: Callable[[Result], float]
     note: Callable[[Result], str] = field(default=lambda result: "")
     pooled: Callable[[Sequence[Result]], tuple[float, float]] = field(default=lambda results: (math.nan, math.nan))
@@ -87,7 +91,7 @@ class Entry:
         return f"{self.work.__name__}/{named or 'default'}/seed{seed}"
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return "".join(sign if sign.isalnum() or sign in "._-" else "_" for sign in str(value))
 
 

@@ -1,0 +1,164 @@
+"""What users have: tables with names and groups, public units, weights, and data that nobody would wish for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.cluster import KMeans
+
+from coterie.data.provenance import Public
+from coterie.errors import InvalidInput, NoiseDrowned
+from coterie.estimators import FedDPKMeans, FederatedLloyd, KFed
+
+Array = NDArray[np.floating]
+CORNERS = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [0.0, 9.0, 0.0], [0.0, 0.0, 9.0]])
+NAMES = ["age", "hours", "pay"]
+
+
+def points(count: int, seed: int = 0) -> Array:
+    draws = np.random.default_rng(seed)
+    return CORNERS[draws.integers(4, size=count)] + 0.5 * draws.standard_normal((count, 3))
+
+
+def worst(centres: Array) -> float:
+    return float(np.linalg.norm(CORNERS[:, None] - centres[None], axis=2).min(1).max())
+
+
+def frame(count: int, clients: int, seed: int = 0) -> pd.DataFrame:
+    found = pd.DataFrame(points(count, seed), columns=NAMES)
+    return found.assign(clinic=[f"clinic {i % clients}" for i in range(count)])
+
+
+ESTIMATORS = [KFed(4, random_state=0), FederatedLloyd(4, random_state=0), FedDPKMeans(4, epsilon=3.0, random_state=0)]
+every = pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda one: type(one).__name__)
+
+
+@every
+def test_a_frame_and_its_groups(estimator: Any) -> None:
+    table = frame(4000, 40)
+    named = clone(estimator).fit(table, groups="clinic")
+    assert named.feature_names_in_.tolist() == NAMES
+    assert named.n_features_in_ == 3
+    by_series = clone(estimator).fit(table[NAMES], groups=table["clinic"])
+    grouped = clone(estimator).fit(table.groupby("clinic", sort=False))
+    for same in (by_series, grouped):
+        np.testing.assert_array_equal(same.cluster_centers_, named.cluster_centers_)
+    assert worst(named.cluster_centers_) < 0.5
+    np.testing.assert_array_equal(named.predict(table[NAMES]), named.labels_)
+    np.testing.assert_array_equal(named.predict(table), named.labels_)  # who holds a row is no feature here either
+    with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
+        named.predict(table[NAMES[::-1]])
+    with pytest.raises(ValueError, match="Feature names"):
+        named.transform(table.rename(columns={"pay": "wage"}))
+    with pytest.raises(ValueError, match=r"Feature names seen at fit time, yet now missing"):
+        named.score(table[NAMES[:2]])
+    prefix = type(named).__name__.lower()
+    assert named.get_feature_names_out().tolist() == [f"{prefix}{i}" for i in range(4)]
+    assert named.set_output(transform="pandas").transform(table).shape == (4000, 4)
+
+
+def test_groups_are_what_is_hidden_at_client_level() -> None:
+    x = points(6000)
+    with pytest.raises(InvalidInput, match=r"groups=None leaves one client who holds everything"):
+        FedDPKMeans(4, level="client").fit(x)
+    each = FedDPKMeans(4, epsilon=3.0, level="client", random_state=0).fit(x, groups=range(6000))
+    assert worst(each.cluster_centers_) < 0.5
+    assert each.privacy_spent_.proven
+
+
+def test_a_table_alone_is_clustered_as_one() -> None:
+    """With one client, k-FED is k-means, and record level does not depend on who holds what."""
+    x = points(4000)
+    best = KMeans(4, n_init=3, random_state=0).fit(x)
+    assert KFed(4, random_state=0).fit(x).inertia_ == pytest.approx(best.inertia_, rel=1e-3)
+    assert FederatedLloyd(4, random_state=0).fit(x).inertia_ == pytest.approx(best.inertia_, rel=1e-4)
+    one = FedDPKMeans(4, epsilon=1.0, random_state=0).fit(x)
+    many = FedDPKMeans(4, epsilon=1.0, random_state=0).fit(np.array_split(x, 40))
+    np.testing.assert_allclose(one.cluster_centers_, many.cluster_centers_, atol=1e-3)
+    assert one.inertia_ < 1.05 * best.inertia_
+
+
+def test_public_scales_and_boxes() -> None:
+    """Pay in thousandths: unscaled, it decides alone. The centres are in the units of X, and in the box."""
+    x = points(6000) * np.array([1.0, 1.0, 1000.0])
+    scaled = FedDPKMeans(4, epsilon=1.0, scale=[1, 1, 1000], random_state=0).fit(x)
+    assert worst(scaled.cluster_centers_ / np.array([1.0, 1.0, 1000.0])) < 0.3
+    np.testing.assert_array_equal(scaled.predict(x), scaled.labels_)
+    assert scaled.inertia_ == pytest.approx(-scaled.score(x), rel=1e-4)
+    assert scaled.inertia_ < 6000 * 3 * 0.3
+    low, high = [-1.0, -1.0, -1000.0], [10.0, 10.0, 10_000.0]
+    boxed = FedDPKMeans(4, epsilon=1.0, scale="box", box=(low, high), random_state=0).fit(x)
+    assert worst(boxed.cluster_centers_ / np.array([1.0, 1.0, 1000.0])) < 0.3
+    with pytest.warns(NoiseDrowned):
+        tight = FedDPKMeans(4, epsilon=0.05, box=(0.0, 8.0), random_state=0).fit(points(3000))
+    assert tight.cluster_centers_.min() >= 0
+    assert tight.cluster_centers_.max() <= 8
+    loose = FederatedLloyd(4, box=(0.0, 8.0), init=CORNERS).fit(points(400))
+    assert loose.cluster_centers_.max() == 8
+
+
+def test_weights() -> None:
+    """Whoever weighs 0 is not there; at record level nobody weighs more than 1."""
+    x = np.concatenate([points(6000), points(6000, 1) + 50])
+    weights = np.repeat([1.0, 0.0], 6000)
+    for estimator in (KFed(4, random_state=0), FedDPKMeans(4, epsilon=3.0, random_state=0)):
+        found = estimator.fit(x, sample_weight=weights, groups=np.arange(12_000) % 30)
+        assert worst(found.cluster_centers_) < 0.5
+        assert found.inertia_ == pytest.approx(-found.score(x, sample_weight=weights), rel=1e-4)
+    with pytest.raises(InvalidInput, match=r"largest sample_weight=2.0 must be at most 1: noise hides a record"):
+        FedDPKMeans(4).fit(x, sample_weight=2 * weights)
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        KFed(4).fit(x, sample_weight=0 * weights)
+    by_client = FedDPKMeans(4, epsilon=3.0, level="client", random_state=0)
+    assert by_client.fit(x, sample_weight=9 * weights, groups=np.arange(12_000) % 2000).privacy_spent_.proven
+
+
+# -- data that nobody would wish for ---------------------------------------------------------------------------------
+
+SERVER = Public(points(40, 7))
+
+
+@pytest.mark.parametrize("level", ["record", "client"])
+@pytest.mark.parametrize("server", [None, SERVER], ids=["no server data", "server data"])
+def test_one_record_of_ten_to_the_sixteenth(level: str, server: Public | None) -> None:
+    x = points(20_000)
+    x[77] = 1e16
+    found = FedDPKMeans(4, epsilon=5.0, level=level, random_state=0)
+    found.fit(x, groups=np.arange(20_000) % 2000, server_data=server)
+    assert worst(found.cluster_centers_) < 0.5
+    assert np.isfinite(found.inertia_)
+
+
+@every
+def test_nobody_else_stops_for_it(estimator: Any) -> None:
+    x = points(2000)
+    x[5] = -1e16
+    found = clone(estimator).fit(x, groups=np.arange(2000) % 20)
+    assert np.isfinite(found.cluster_centers_).all()
+    assert np.isfinite(found.transform(x)).all()
+
+
+@pytest.mark.parametrize("server", [None, SERVER], ids=["no server data", "server data"])
+def test_one_client_with_nearly_all_records_is_one_client(server: Public | None) -> None:
+    """At client level it has the voice of one, so that its records, which lie elsewhere, do not decide."""
+    groups = np.concatenate([np.arange(20_000) % 1999, np.full(300_000, 1999)])
+    x = np.concatenate([points(20_000), 30 + points(300_000, 1)])
+    found = FedDPKMeans(4, epsilon=5.0, level="client", random_state=0).fit(x, groups=groups, server_data=server)
+    assert worst(found.cluster_centers_) < 0.7
+    assert found.privacy_spent_.proven
+
+
+@every
+def test_empty_clients_and_duplicates(estimator: Any) -> None:
+    nothing, twin = np.zeros((0, 3)), points(300, 3)
+    parts = [nothing, *[points(200, seed) for seed in range(10)], nothing, *[twin] * 10, points(1, 9)]
+    found = clone(estimator).fit(parts)
+    assert len(found.labels_) == 5001
+    assert worst(found.cluster_centers_) < 0.7
+    same = clone(estimator).fit([np.ones((200, 3))] * 20)
+    np.testing.assert_allclose(same.cluster_centers_, 1.0, atol=1.0)
