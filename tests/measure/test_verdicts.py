@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from coterie.audit.evidence import Evidence
+from coterie.measure.claims import Promise, judge_guarantee
 from coterie.measure.findings import AuditResult, Finding, over_seeds, strongest, telling
 from coterie.measure.intervals import Interval, Sample
 from coterie.measure.judge import judge_scores
 from coterie.measure.plain import from_plain, to_plain
 from coterie.measure.verdicts import POWER, SIZE, Decision, Verdict, decide
 from coterie.privacy.accounting import guarantee_of
-from coterie.privacy.guarantee import Guarantee, Level, Trust
+from coterie.privacy.guarantee import Level, Trust
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
 from coterie.report.terminal import show
@@ -167,10 +168,9 @@ def test_two_seeds_of_which_nothing_is_known_are_undecided_and_not_safe() -> Non
 # -- plain values ----------------------------------------------------------------------------------------------------
 
 
-def test_what_a_guarantee_is_the_price_of_stays_out_of_its_plain_form() -> None:
-    said = guarantee_of([GaussianDpEvent(2.0)], 1e-5, Level.RECORD, Trust.LOCAL_NOISE, 1.0)
-    assert said.events
-    assert from_plain(Guarantee, json.loads(json.dumps(to_plain(said)))) == replace(said, events=())
+def test_a_promise_survives_its_plain_form() -> None:
+    said = judge_guarantee(guarantee_of([GaussianDpEvent(2.0)], 1e-5, Level.RECORD, Trust.LOCAL_NOISE, 1.0), [])
+    assert from_plain(Promise, json.loads(json.dumps(to_plain(said)))) == said
 
 
 def test_evidence_survives_its_plain_form() -> None:

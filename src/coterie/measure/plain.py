@@ -1,8 +1,7 @@
 """Findings as plain values and back: what jobs keep, and what ``--json`` prints.
 
 The plain form of a dataclass is the mapping of its fields, and beside them of the properties that it names in
-``DERIVED``, which are left aside on the way back. A field whose metadata say ``plain: False`` is left out. NaN becomes
-null, infinity a string, so that it is strict JSON.
+``DERIVED``, which are left aside on the way back. NaN becomes null, infinity a string, so that it is strict JSON.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def to_plain(value: object) -> Plain:
     if isinstance(value, Enum):
         return to_plain(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        kept = [field.name for field in dataclasses.fields(value) if field.metadata.get("plain", True)]
-        return {name: to_plain(getattr(value, name)) for name in [*kept, *getattr(value, "DERIVED", ())]}
+        names = [field.name for field in dataclasses.fields(value)] + list(getattr(value, "DERIVED", ()))
+        return {name: to_plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
