@@ -80,6 +80,7 @@ def test_noise_has_the_stated_deviation_and_differs_by_client_and_step() -> None
         torch.tensor([10.0, 30.0]),
         torch.tensor([0.1, 0.3]),
         torch.tensor([True, True]),
+        True,
         Turn(3, Roots.seeded(0)),
     )
     noise = flatten(guard.gradient(grads, grads, step))  # (clients, 20100)

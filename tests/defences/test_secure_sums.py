@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.ring import blobs, play
 
-from coterie.defences.secure_sums import MASKED, OPEN, SHARES, WAITING, RoundLeftOut, SecureSums
+from coterie.defences.secure_sums import LAST, MASKED, OPEN, SHARES, WAITING, ClientsDropped, RoundLeftOut, SecureSums
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.client import ClientSide
 from coterie.flow.drive import message_of
@@ -21,10 +23,12 @@ from coterie.learn.sgd import Local
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
+from coterie.seal.pairwise import Roster
 from coterie.wire.codec import encode
-from coterie.wire.messages import Down, Published
+from coterie.wire.messages import Down, Kind, Message, Published, Up
 from coterie.wire.tape import Tape
-from coterie.wire.view import ThreatModel
+from coterie.wire.view import ThreatModel, View
 
 STEPS = Local(steps=2, batch_size=4, lr=0.3)
 ONCE = FedAvg(rounds=1, local=STEPS)
@@ -75,7 +79,7 @@ def test_a_round_with_too_few_left_is_left_out(lost: dict[str, Collection[int]],
 
 def test_what_a_drop_out_kept_for_the_round_is_gone_with_it() -> None:
     done = play(ONCE, blobs(), MODEL, defence=SecureSums(), lost=lambda asked: [0] if asked.kind.part == MASKED else [])
-    assert done.ring.memory == {}
+    assert all(set(memory) == {LAST} for memory in done.ring.memory.values())
 
 
 def test_a_client_answers_each_request_once_and_in_order() -> None:
@@ -89,14 +93,117 @@ def test_a_client_answers_each_request_once_and_in_order() -> None:
     to_one = Down(
         replace(asked.kind, part=MASKED), 0, cohort.ids, Published({}), None, encode((0, 1, 2)), (encode({}),)
     )
-    with pytest.raises(InvalidInput, match="was not told who takes part; the requests come in order"):
-        side.answer(to_one, cohort)
+    with pytest.warns(ClientsDropped, match="was not told who takes part; the requests come in order"):
+        assert len(side.answer(to_one, cohort).up.clients) == 0
     waiting = cohort.memory[0][WAITING]
     waiting.masked = True
-    with pytest.raises(NotPermitted, match="has sent its masked answer already"):
+    with pytest.warns(ClientsDropped, match="has sent its masked answer already"):
         side.answer(to_one, cohort)
+    with pytest.raises(NotPermitted, match="client 0 was asked '0 train' before; it answers once"):
+        side.answer(asked.pick(torch.tensor([0])), cohort)
     del cohort.memory[0][WAITING]
     with pytest.raises(InvalidInput, match="before the request"):
         side.answer(to_one, cohort)
     with pytest.raises(InvalidInput, match="is none of secure sums"):
         side.answer(replace(to_one, kind=replace(asked.kind, part="odd")), cohort)
+
+
+# -- a server that does not keep to the rules -------------------------------------------------------------------------
+
+IDS = tuple(range(10))
+
+
+@pytest.fixture
+def ring() -> Ring[Any]:
+    """Ten clients that have answered the request itself, and wait."""
+    ring = Ring(ONCE, blobs([6] * 10), MODEL, SecureSums(), Roots.seeded(0))
+    asked = message_of(next(ONCE.run(ONCE.start(ring.server), ring.server)), ring.server)
+    ring.adverts = {  # type: ignore[attr-defined]
+        client: note
+        for up in ring.clients.exchange(asked)
+        for client, note in zip(up.clients.tolist(), up.sent.notes, strict=True)
+    }
+    return ring
+
+
+def shares(ring: Ring[Any], roster: Roster) -> list[int]:
+    """Who shares its secrets when it is told this."""
+    ids = torch.tensor(roster.ids)
+    common = encode((roster, {client: ring.adverts[client] for client in roster.ids}))  # type: ignore[attr-defined]
+    down = Down(Kind("train", part=SHARES), 0, ids, Published({}), None, common)
+    return [client for up in ring.clients.exchange(down) for client in up.clients.tolist()]
+
+
+@pytest.mark.filterwarnings("ignore::coterie.defences.secure_sums.ClientsDropped")
+def test_a_client_is_only_in_the_clusters_that_it_announced(ring: Ring[Any]) -> None:
+    """Two sums that differ by one client, who is in both, would be that client's answer."""
+    assert shares(ring, Roster((IDS, IDS[1:]), IDS)) == []
+
+
+def test_a_roster_names_everybody_once() -> None:
+    with pytest.raises(InvalidInput, match="must be different, and of those who take part"):
+        Roster(((0, 0, 0),), (0,))
+    with pytest.raises(InvalidInput, match="must be different, and of those who take part"):
+        Roster(((0, 1, 7),), (0, 1))
+
+
+@pytest.mark.filterwarnings("ignore::coterie.defences.secure_sums.ClientsDropped")
+def test_a_client_that_is_told_that_few_shared_sends_nothing(ring: Ring[Any]) -> None:
+    """It would mask with those few alone, and the others could give their keys away."""
+    assert shares(ring, Roster((IDS,), IDS)) == list(IDS)
+    few = Down(Kind("train", part=MASKED), 0, torch.tensor([0]), Published({}), None, encode((0, 1, 2)), (encode({}),))
+    assert list(ring.clients.exchange(few)) == []
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_one_or_two_clients_are_left_out_without_a_word_of_them(clients: int) -> None:
+    with pytest.warns((RoundLeftOut, ClientsDropped)):
+        done = play(ONCE, blobs([6] * clients), MODEL, defence=SecureSums())
+    assert torch.equal(flatten(done.state.published.values), flatten(done.asks[0].published.values))
+
+
+LIAR = ThreatModel("liar", taps=frozenset({1}))
+
+
+@dataclass(frozen=True)
+class Lying:
+    """On the wire: changes what client 1 notes in one of the exchanges."""
+
+    part: str
+    note: bytes
+    threat: ThreatModel = LIAR
+
+    def intercept(self, message: Message, so_far: View, rng: Rng) -> Message:
+        if isinstance(message, Up) and message.kind.part == self.part and message.sent.notes:
+            return replace(message, sent=replace(message.sent, notes=(self.note,)))
+        return message
+
+
+NOTHING = np.zeros(9, dtype=np.int64)
+
+
+@pytest.mark.filterwarnings("ignore::coterie.defences.secure_sums.ClientsDropped")
+@pytest.mark.filterwarnings("ignore::coterie.defences.secure_sums.RoundLeftOut")
+@pytest.mark.parametrize(
+    "lie",
+    [
+        Lying("", bytes(96)),
+        Lying("", b"short"),
+        Lying(SHARES, b"rubbish"),
+        Lying(SHARES, encode({})),
+        Lying(SHARES, encode(dict.fromkeys((0, 2, 3, 4, 5), b"junk"))),
+        Lying(SHARES, encode(dict.fromkeys((0, 2, 3, 4, 5), 7))),
+        Lying(OPEN, encode(dict.fromkeys(range(6), NOTHING))),
+        Lying(OPEN, encode(dict.fromkeys(range(6), "words"))),
+        Lying(OPEN, encode({})),
+    ],
+)
+def test_a_lie_costs_at_most_the_round_and_never_gives_a_wrong_model(lie: Lying) -> None:
+    tape = Tape([lie.threat])
+    done = play(ONCE, blobs(), MODEL, defence=SecureSums(), tape=tape, adversaries=[lie])
+    start = done.asks[0].published.values
+    without = play(ONCE, blobs(), MODEL, lost=lambda asked: [1])
+    honest = play(ONCE, blobs(), MODEL)
+    found = flatten(done.state.published.values)
+    expected = [flatten(start), *(flatten(run.state.published.values) for run in (without, honest))]
+    assert min(float((found - one).abs().max()) for one in expected) < 1e-5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from tests.flow.zeros import (
 )
 from tests.ring import Halves, blobs, play
 
+from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
@@ -31,7 +33,7 @@ from coterie.learn.params import map_leaves
 from coterie.protocols.sattler import Sattler
 from coterie.rng import Rng
 from coterie.wire.codec import encode
-from coterie.wire.messages import Contributions, Down, Message, Published, Up
+from coterie.wire.messages import Contributions, Down, Kind, Message, Published, Up
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
@@ -187,3 +189,43 @@ def test_the_wire_passes_on_what_it_took() -> None:
     for how in (to_another, the_other_way):
         with pytest.raises(InvalidInput, match=r"message that links of 1 and 4 passes on=.* must be of the same kind"):
             play(ONCE, blobs(), MODEL, tape=Tape([TAPS]), adversaries=[Mixing(how=how)])
+
+
+@pytest.mark.parametrize("how", [{"round": 0}, {"kind": Kind("place")}])
+def test_the_wire_cannot_give_a_request_another_number(how: dict[str, Any]) -> None:
+    """Noise goes by round and kind: the same number twice would be the same noise twice."""
+
+    @dataclass
+    class Renumbering(Wire):
+        def intercept(self, message: Message, so_far: View, rng: Rng) -> Message:
+            return replace(message, **how) if message.round == 1 else message
+
+    with pytest.raises(InvalidInput, match="must be of the same kind, round and clients"):
+        play(replace(PROTOCOL, rounds=2), blobs(), MODEL, tape=Tape([TAPS]), adversaries=[Renumbering()])
+
+
+def test_what_the_wire_does_in_place_reaches_its_own_links_alone() -> None:
+    @dataclass
+    class Scribbling(Wire):
+        def intercept(self, message: Message, so_far: View, rng: Rng) -> Message:
+            leaves = message.published.values if isinstance(message, Down) else message.sent.values
+            for leaf in leaves.values():
+                leaf.add_(1000)
+            return message
+
+    tape = Tape([TAPS, SERVER])
+    done = play(ONCE, blobs(), MODEL, tape=tape, adversaries=[Scribbling()])
+    sent, before = uploads(tape), honest()
+    for name, leaf in before.items():
+        assert torch.equal(sent[name][[0, 2, 3, 5]], leaf[[0, 2, 3, 5]])
+    assert all(float(leaf.abs().max()) < 100 for leaf in done.asks[0].published.values.values())
+
+
+def test_an_idle_tap_changes_nothing_under_secure_sums() -> None:
+    @dataclass
+    class Idle(Wire):
+        def intercept(self, message: Message, so_far: View, rng: Rng) -> Message:
+            return message
+
+    tapped = play(ONCE, blobs(), MODEL, defence=SecureSums(), tape=Tape([TAPS]), adversaries=[Idle()])
+    assert tapped.bytes == play(ONCE, blobs(), MODEL, defence=SecureSums()).bytes

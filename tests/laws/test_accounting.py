@@ -14,7 +14,7 @@ from tests.ring import play
 from coterie.data.federation import Federation
 from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
-from coterie.privacy.accounting import epsilon_of
+from coterie.privacy.accounting import dpsgd_events, epsilon_of
 from coterie.privacy.guarantee import RunFacts
 
 DELTA = 1e-5
@@ -82,3 +82,15 @@ def test_a_release_without_noise_costs_infinity() -> None:
     silent = CentralNoise(dict.fromkeys(member.protocol.releases(), 0.0))
     done = play(member.protocol, member.federation(), member.model, defence=silent)
     assert done.ring.ledger.epsilon(DELTA) == math.inf
+    trainer = TRAINERS["fedavg"]
+    clipped = play(trainer.protocol, trainer.federation(), trainer.model, defence=DpSgd(1.0, 0.0))
+    assert clipped.ring.ledger.epsilon(DELTA) == math.inf
+
+
+def test_batches_of_a_fixed_size_are_not_priced_as_if_they_were_sampled() -> None:
+    """Where one record goes another takes its place: no amplification, and twice the change."""
+    trainer = TRAINERS["fedavg"]
+    shuffled = play(trainer.protocol, trainer.federation(), trainer.model, defence=DpSgd(0.5, 4.0))
+    steps = trainer.protocol.local.steps * trainer.protocol.rounds  # type: ignore[attr-defined]
+    expected = epsilon_of(dpsgd_events(1.0, 2.0, steps), DELTA)
+    assert shuffled.ring.ledger.epsilon(DELTA) == pytest.approx(expected)

@@ -182,7 +182,7 @@ def test_refusals() -> None:
         Roster.of([1, 1, 2], torch.ones(3, 1))
     with pytest.raises(InvalidInput, match="joined"):
         MaskedBatch.join([batch, round.mask(draw(0, 7, 6), IDS)])
-    with pytest.raises(InvalidInput, match="bytes of an advert=63 must be 64"):
+    with pytest.raises(InvalidInput, match="bytes of an advert=63 must be 96"):
         Advert.from_bytes(bytes(63))
     strangers = ready().parties[3]
     with pytest.raises(InvalidInput, match="must be at least 5 of the round's clients"):

@@ -78,7 +78,7 @@ def clipping(name: str, shape: Shape, options: Options) -> Iterator[Ratio]:
     params = stack([model.init(options.seed)] * shape.clients)
     guard = DpSgd(1.0, 1.0).client
     rates = torch.full((shape.clients,), 0.1)
-    step = Step(torch.arange(shape.clients), 0, batch.divisors, rates, batch.active, Turn(0, Roots.same(rng)))
+    step = Step(torch.arange(shape.clients), 0, batch.divisors, rates, batch.active, True, Turn(0, Roots.same(rng)))
     times = interleaved(
         {
             "plain": lambda: model.gradients(params, batch),

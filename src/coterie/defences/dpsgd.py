@@ -36,21 +36,25 @@ class NoisyGradients(ClientGuard):
         return None if math.isinf(self.clip) else self.clip
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
+        if math.isfinite(self.clip):
+            self._spend(step)
         if self.noise_multiplier == 0:
             return grads
         layout = Layout.of(grads, leading=1)
         noise = torch.empty(len(step.ids), layout.length)
         for row, client in zip(noise, step.ids.tolist(), strict=True):
             row.normal_(generator=step.turn.secrets(client, "dp-sgd", step.index).torch())
-        self._spend(step)
         noise.mul_((self.clip * self.noise_multiplier / step.divisors).unsqueeze(1))
         drawn = layout.unflatten(noise)
         return {name: grad + drawn[name] for name, grad in grads.items()}
 
     def _spend(self, step: Step) -> None:
         for client, rate, active in zip(step.ids.tolist(), step.rates.tolist(), step.active.tolist(), strict=True):
-            if active:
-                step.turn.ledger.spend(Spend("dp-sgd", self.noise_multiplier, rate), (client,))
+            if (
+                active
+            ):  # in batches of a fixed size one record's place is taken by another: no sampling, twice the change
+                paid = (self.noise_multiplier, rate) if step.sampled else (self.noise_multiplier / 2, 1.0)
+                step.turn.ledger.spend(Spend("dp-sgd", *paid), (client,))
 
 
 @dataclass(frozen=True)

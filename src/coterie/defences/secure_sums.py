@@ -12,7 +12,9 @@ take away. If fewer than two thirds are left, or a cluster's survivors would be 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,9 +30,10 @@ from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.learn.params import Layout, Params, flatten
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
-from coterie.seal.cipher import Grid, add_intact
+from coterie.seal import shamir
+from coterie.seal.cipher import Grid, add_intact, binary
 from coterie.seal.masked import MaskedBatch, MaskedSum, Opening, largest_value
-from coterie.seal.pairwise import Advert, Party, Roster
+from coterie.seal.pairwise import LEAST, Advert, Party, Roster
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.messages import Contributions, Down
 from coterie.wire.sealed import SEALED
@@ -38,6 +41,9 @@ from coterie.wire.sealed import SEALED
 WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
 Said = Any
 """What a note holds once it is decoded: checked where it is used."""
+
+LAST = "secure sums: the last request"
+"""The name under which a client remembers what it has answered, so that it does not do so again."""
 
 SHARES, MASKED, OPEN = "shares", "masked", "open"
 
@@ -52,10 +58,14 @@ class RoundLeftOut(UserWarning):
 
 @dataclass(frozen=True)
 class PairwiseMasks:
-    """Settings of secure sums: with how many others a member shares masks (None: with all), and the grid."""
+    """Settings of secure sums: with how many others a member shares masks (None: with all), and the grid.
+
+    ``least`` clients must be in for sums to open, or two thirds, whichever is more: each may bring a share of noise.
+    """
 
     neighbours: int | None = None
     grid: Grid = field(default_factory=Grid)
+    least: int = 0
 
 
 # -- the clients' part ---------------------------------------------------------------------------------------------
@@ -67,6 +77,7 @@ class Waiting:
     """A client between two requests: its secrets, and the answer that it has not sent yet."""
 
     party: Party
+    slots: tuple[bool, ...]  # in which it announced itself
     values: Tensor = field(repr=False)  # (slots | 1, length)
     shapes: Mapping[str, tuple[int, ...]]
     roster: Roster | None = None
@@ -80,10 +91,15 @@ def advertise(sent: Contributions, values: Tensor, membership: Tensor, leaves: P
     ``values`` (clients, slots | 1, length) wait with the clients; ``leaves`` (clients, 1, ...) say what is in them.
     """
     shapes = {name: tuple(leaf.shape[2:]) for name, leaf in leaves.items()}
-    notes = []
-    for memory, client, own in zip(cohort.memory, sent.ids.tolist(), values.double(), strict=True):
-        waiting = Waiting(Party(client), own, shapes)
-        memory[WAITING] = waiting
+    request, notes = f"{cohort.turn.round} {cohort.turn.kind}", []
+    joined = (membership != 0).tolist()
+    for memory, client, own, slots in zip(cohort.memory, sent.ids.tolist(), values.double(), joined, strict=True):
+        if memory.get(LAST) == request:  # the same answer in two sums would be their difference
+            raise NotPermitted(
+                f"client {client} was asked {request!r} before; it answers once, in the next round again"
+            )
+        waiting = Waiting(Party(client), tuple(slots), own, shapes)
+        memory[WAITING], memory[LAST] = waiting, request
         notes.append(waiting.party.advert.to_bytes())
     return Contributions(sent.ids, {}, torch.ones(len(sent)), membership.float(), notes=tuple(notes))
 
@@ -95,15 +111,18 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks) -> Contribut
         raise InvalidInput(f"request {str(asked.kind)!r} is none of secure sums; known: {', '.join(answers)}")
     common = decode(asked.common)
     each = asked.each or (b"",) * len(cohort)
-    rows = []
+    rows = {}
     for memory, client, own in zip(cohort.memory, cohort.ids.tolist(), each, strict=True):
         waiting = memory.get(WAITING)
         if not isinstance(waiting, Waiting):
             raise InvalidInput(f"client {client} was asked for {str(asked.kind)!r} before the request; start over")
-        rows.append(answers[asked.kind.part](waiting, common, own, settings))
+        try:
+            rows[client] = answers[asked.kind.part](waiting, common, own, settings)
+        except CoterieError as problem:  # what one client cannot or will not answer costs nobody else's answer
+            _warn(f"client {client} does not answer {str(asked.kind)!r}: {problem}", ClientsDropped)
         if asked.kind.part == OPEN:
             del memory[WAITING]
-    return _joined(cohort.ids, rows)
+    return _joined(rows)
 
 
 def _shared(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> bytes:
@@ -112,6 +131,16 @@ def _shared(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks)
             f"client {waiting.party.client} has shared its secrets already; a second time would tell more"
         )
     roster, adverts = common
+    client, ids = waiting.party.client, set(roster.ids)
+    placed = tuple(client in members for members in roster.members)
+    require(
+        len(ids) >= LEAST and client in ids and set(adverts) == ids,
+        "clients that take part",
+        sorted(ids),
+        f"must be at least {LEAST}, this one among them, each with its keys",
+    )
+    if placed != waiting.slots:  # in another cluster as well, the difference of two sums would be this client
+        raise NotPermitted(f"client {client} announced clusters {waiting.slots} and is listed in {placed}")
     waiting.roster, waiting.adverts = roster, adverts
     return encode(waiting.party.share(roster, _adverts(adverts)))
 
@@ -119,10 +148,18 @@ def _shared(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks)
 def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> MaskedBatch:
     if waiting.masked:
         raise NotPermitted(f"client {waiting.party.client} has sent its masked answer already; one a round")
-    adverts, party = _adverts(waiting.adverts), waiting.party
-    waiting.roster, waiting.masked = _roster(waiting).masked_by(common), True
+    adverts, party, roster = _adverts(waiting.adverts), waiting.party, _roster(waiting)
+    sharing = set(common)
+    require(
+        party.client in sharing and sharing <= set(roster.ids) and len(sharing) >= roster.threshold,
+        "clients that shared",
+        sorted(sharing),
+        f"must be at least {roster.threshold} of the round's, this one among them: fewer would not hide it",
+    )
+    waiting.roster, waiting.masked = roster.masked_by(sharing), True
     for sender, box in decode(own).items():
-        party.receive(sender, box, adverts)
+        with suppress(InvalidInput):  # whoever sealed it for somebody else cannot be recovered if it drops out
+            party.receive(sender, box, adverts)
     slots = len(waiting.roster.members)
     steps = settings.grid.round(waiting.values, largest_value(settings.grid, len(waiting.roster.ids)))
     words = np.broadcast_to(steps.astype(np.int64).view(np.uint64), (slots, steps.shape[-1]))
@@ -134,7 +171,7 @@ def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks)
 
 
 def _opened(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks) -> bytes:
-    return encode(waiting.party.answer(common, _roster(waiting)))
+    return encode(waiting.party.answer(common, _roster(waiting), settings.least))
 
 
 def _roster(waiting: Waiting) -> Roster:
@@ -143,8 +180,10 @@ def _roster(waiting: Waiting) -> Roster:
     return waiting.roster
 
 
-def _joined(ids: Tensor, rows: list[Said]) -> Contributions:
-    if isinstance(rows[0], MaskedBatch):
+def _joined(answers: Mapping[int, Said]) -> Contributions:
+    """Of those who answered."""
+    ids, rows = torch.tensor(list(answers), dtype=torch.int64), list(answers.values())
+    if rows and isinstance(rows[0], MaskedBatch):
         sealed = MaskedBatch.join(rows)
         flags = torch.tensor([[words is not None for words in row] for row in sealed.words])
         return Contributions(ids, {}, torch.ones(len(ids)), flags.float(), {SEALED: sealed})
@@ -184,32 +223,43 @@ def secure_sums(
     ids = sorted(adverts)
     roster = Roster.of(ids, torch.stack([membership[client] for client in ids]), settings.neighbours)
     common = encode((roster, {client: adverts[client].to_bytes() for client in ids}))
-    boxes = _notes((yield ask.sub(SHARES, torch.tensor(ids), common)), dropped)
+    boxes = _notes((yield ask.sub(SHARES, torch.tensor(ids), common)), dropped, lambda box: isinstance(box, bytes))
+    for client in [client for client, sealed in boxes.items() if sealed.keys() != set(ids) - {client}]:
+        dropped[client] = "it has no box for somebody, or one for a stranger"
+        del boxes[client]
     sharing = sorted(boxes)
     if len(sharing) < roster.threshold:
         _left_out(turn, f"{len(sharing)} of {len(ids)} shared their secrets", dropped)
         return None
     roster = roster.masked_by(sharing)
+    if not any(roster.members):
+        _left_out(turn, f"no cluster has {LEAST} members", dropped)
+        return None
     each = {
         holder: encode({sender: boxes[sender][holder] for sender in sharing if holder in boxes[sender]})
         for holder in sharing
     }
     replies = yield ask.sub(MASKED, torch.tensor(sharing), encode(tuple(sharing)), each)
     total = _added(replies, roster, dropped)
-    if total is None or len(total.ids) < roster.threshold or roster.exposed(total.ids):
+    needed = max(roster.threshold, settings.least)
+    if total is None or len(total.ids) < needed or roster.exposed(total.ids):
         _left_out(turn, "too few masked answers came in", dropped)
         return None
     survivors = sorted(total.ids)
-    shares = _notes((yield ask.sub(OPEN, torch.tensor(survivors), encode(tuple(survivors)))), dropped)
-    needed = {client for members in roster.members for client in members}
-    complete = {holder: found for holder, found in shares.items() if needed <= found.keys()}
+    shares = _notes((yield ask.sub(OPEN, torch.tensor(survivors), encode(tuple(survivors)))), dropped, shamir.is_share)
+    masked = {client for members in roster.members for client in members}
+    complete = {holder: found for holder, found in shares.items() if masked <= found.keys()}
     if len(complete) < roster.threshold:
         _left_out(turn, f"{len(complete)} of {len(survivors)} helped to open the sums", dropped)
         return None
     if dropped:
         _warn(f"round {turn.round}, {turn.kind}: dropped {listed(dropped)}", ClientsDropped)
     counts = torch.tensor([len(total.ids.intersection(members)) for members in roster.members])
-    return OpenedSums(total.open(Opening(roster, adverts, complete)), counts, total.shapes)
+    try:
+        return OpenedSums(total.open(Opening(roster, adverts, complete)), counts, total.shapes)
+    except InvalidInput as problem:  # somebody's shares were wrong
+        _left_out(turn, str(problem), dropped)
+        return None
 
 
 def _announced(
@@ -219,22 +269,36 @@ def _announced(
     adverts: dict[int, Advert] = {}
     membership: dict[int, Tensor] = {}
     for part in replies:
+        if len(part.notes) != len(part):
+            dropped |= dict.fromkeys(part.ids.tolist(), "it announced no keys")
+            continue
         for client, note, row in zip(part.ids.tolist(), part.notes, part.membership, strict=True):
             try:
+                binary(row.unsqueeze(0), [client])
                 adverts[client], membership[client] = Advert.from_bytes(note), row
             except InvalidInput as problem:
                 dropped[client] = str(problem)
+    usual = Counter(len(row) for row in membership.values()).most_common(1)
+    for client in [client for client, row in membership.items() if len(row) != usual[0][0]]:
+        dropped[client] = f"it announced itself for {len(membership.pop(client))} clusters, unlike most"
+        del adverts[client]
     return adverts, membership
 
 
-def _notes(replies: Iterable[Contributions], dropped: dict[int, str]) -> dict[int, dict[int, Said]]:
-    """What each client noted: by client, what it says of each other client."""
+def _notes(
+    replies: Iterable[Contributions], dropped: dict[int, str], right: Callable[[Said], bool]
+) -> dict[int, dict[int, Said]]:
+    """What each client noted: by client, what it says of each other client, if all of that is of the right kind."""
     found: dict[int, dict[int, Said]] = {}
     for part in replies:
+        if len(part.notes) != len(part):
+            dropped |= dict.fromkeys(part.ids.tolist(), "it noted nothing")
+            continue
         for client, note in zip(part.ids.tolist(), part.notes, strict=True):
             try:
                 said = decode(note)
-                require(isinstance(said, dict), "note", type(said).__name__, "must say something of each client")
+                fits = isinstance(said, dict) and all(isinstance(key, int) and right(one) for key, one in said.items())
+                require(fits, "note", type(said).__name__, "must say of each client what was asked for")
                 found[client] = said
             except CoterieError as problem:
                 dropped[client] = str(problem)
@@ -245,8 +309,9 @@ def _added(replies: Iterable[Contributions], roster: Roster, dropped: dict[int, 
     total: MaskedSum | None = None
     for part in replies:
         batch = part.sealed.get(SEALED)
-        if not isinstance(batch, MaskedBatch):
-            dropped |= dict.fromkeys(part.ids.tolist(), "its answer is not masked")
+        own = isinstance(batch, MaskedBatch) and list(batch.ids) == part.ids.tolist()
+        if not isinstance(batch, MaskedBatch) or not own or not set(batch.ids) <= set(roster.ids):
+            dropped |= dict.fromkeys(part.ids.tolist(), "its answer is not masked, or not its own")
             continue
         expected = torch.tensor([[client in members for members in roster.members] for client in batch.ids])
         try:
@@ -254,7 +319,7 @@ def _added(replies: Iterable[Contributions], roster: Roster, dropped: dict[int, 
             assert isinstance(found, MaskedSum)
             total = found if total is None else total + found
             dropped |= why
-        except InvalidInput as problem:
+        except (InvalidInput, AttributeError, TypeError) as problem:  # words that are none
             dropped |= dict.fromkeys(batch.ids, str(problem))
     return total
 

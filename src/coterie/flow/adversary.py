@@ -63,6 +63,11 @@ class Seats:
             tuple(one for one in adversaries if isinstance(one, OnTheWire) and one.threat.taps),
             tuple(one for one in adversaries if isinstance(one, AtTheServer) and one.threat.server),
         )
+        for wire in found.wires:
+            if wire.threat.share < 1:
+                raise InvalidInput(
+                    f"share={wire.threat.share} of {wire.threat.name!r} must be 1: whoever changes what passes reads it"
+                )
         for one in adversaries:
             if not any(one is seated for seated in (*found.insiders, *found.wires, *found.servers)):
                 raise InvalidInput(
@@ -95,7 +100,10 @@ def replaced(
 
 def _given(asked: Down, mine: torch.Tensor) -> Down:
     """The part of a message that concerns its clients: only the slots that they are given."""
-    return replace(asked.pick(mine), published=asked.published.pick(asked.slots(mine)))
+    given = asked.published.pick(asked.slots(mine))
+    return replace(
+        asked.pick(mine), published=replace(given, values={k: leaf.clone() for k, leaf in given.values.items()})
+    )
 
 
 def _positions(sent: Contributions, threat: ThreatModel) -> torch.Tensor:

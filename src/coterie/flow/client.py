@@ -21,8 +21,9 @@ from coterie.wire.messages import Down, Up
 class Answer:
     """What some clients send, and what stays with them; of the latter only a simulation ever sees anything."""
 
-    up: Up
-    memory: tuple[Memory, ...]  # one a client
+    up: Up  # of those who answer
+    ids: tuple[int, ...]
+    memory: tuple[Memory, ...]  # one for each of them
     adversaries: tuple[Memory, ...] = ()  # one an insider
     chosen: Tensor | None = None  # (clients, slots): their membership before any guard: the truth's witness reads it
     spent: tuple[Row, ...] = ()
@@ -53,4 +54,12 @@ class ClientSide:
             chosen = honest.membership
             sent = self.guard.contribute(honest, cohort)
         up = Up(asked.kind, asked.round, sent)
-        return Answer(up, tuple(cohort.memory), adversaries, chosen, turn.ledger.rows, turn.metrics.rows)
+        return Answer(
+            up,
+            tuple(cohort.ids.tolist()),
+            tuple(cohort.memory),
+            adversaries,
+            chosen,
+            turn.ledger.rows,
+            turn.metrics.rows,
+        )

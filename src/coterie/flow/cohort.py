@@ -163,11 +163,11 @@ class Cohort:
             self.batches(local, example_weights, label, random=model.random),
             local.lr,
             clip=guard.example_clip,
-            hook=self._hook(guard, label),
+            hook=self._hook(guard, label, local.poisson),
             proximal=proximal,
         )
 
-    def _hook(self, guard: ClientGuard, label: str) -> GradientHook | None:
+    def _hook(self, guard: ClientGuard, label: str, sampled: bool) -> GradientHook | None:
         if type(guard).gradient is ClientGuard.gradient:
             return None
         turn = replace(self.turn, kind=replace(self.turn.kind, part=label))
@@ -175,7 +175,9 @@ class Cohort:
 
         def hook(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
             rates = (batch.divisors.double() / sizes).clamp_max(1.0)
-            return guard.gradient(grads, params, Step(self.ids, index, batch.divisors, rates, batch.active, turn))
+            return guard.gradient(
+                grads, params, Step(self.ids, index, batch.divisors, rates, batch.active, sampled, turn)
+            )
 
         return hook
 

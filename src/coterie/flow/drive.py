@@ -15,6 +15,7 @@ from coterie.flow.ask import Ask, Replies
 from coterie.flow.protocol import Protocol as Algorithm
 from coterie.flow.protocol import Server
 from coterie.rng import Rng
+from coterie.wire.codec import decode, encode
 from coterie.wire.messages import Contributions, Down, Message, Up
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
@@ -122,11 +123,13 @@ class _Wire:
         if self._tape is None:  # refused when this was made
             return message
         view = self._tape.view(adversary.threat)
-        changed = adversary.intercept(message, view, self._streams(adversary, message))
-        if not isinstance(changed, type(message)) or changed.clients.tolist() != message.clients.tolist():
+        own = decode(encode(message))  # what it does to its copy in place reaches nobody else
+        changed = adversary.intercept(own, view, self._streams(adversary, message))
+        told = (changed.round, changed.kind, changed.clients.tolist())
+        if not isinstance(changed, type(message)) or told != (message.round, message.kind, message.clients.tolist()):
             raise InvalidInput(
-                f"message that {adversary.threat.name} passes on={type(changed).__name__} must be of the same kind and "
-                "clients as the one that it took"
+                f"message that {adversary.threat.name} passes on={type(changed).__name__} must be of the same kind, "
+                "round and clients as the one that it took"
             )
         return changed
 

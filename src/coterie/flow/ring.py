@@ -131,7 +131,8 @@ class Ring(Generic[State]):
         """What this adversary saw of the run."""
         if self.tape is None:
             raise InvalidInput("tape=None: nothing was recorded; give the ring a tape made for this threat model")
-        return self.tape.view(threat, self.defence.keys, self._opened)
+        there = any(client in threat.clients for client in range(self.federation.clients))
+        return self.tape.view(threat, self.defence.keys, self._opened if there or threat.keys else None)
 
     def _opened(self, published: Published) -> Published:
         return self.clients.side.guard.receive(published, Turn(0, self.clients.roots, EVALUATE))

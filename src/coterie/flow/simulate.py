@@ -71,9 +71,10 @@ class Simulator:
             self._workers.close()
             self._workers = None
 
-    def forget_turn(self) -> None:
+    def forget_turn(self, clients: Collection[int] | None = None) -> None:
         """What clients kept for one request alone, keys for instance, is gone with it, also from those who left."""
-        for client, memory in list(self.memory.items()):
+        for client in list(self.memory) if clients is None else set(clients).intersection(self.memory):
+            memory = self.memory[client]
             kept = {name: value for name, value in memory.items() if not name.startswith(FOR_ONE_TURN)}
             if len(kept) < len(memory):
                 self.memory[client] = kept
@@ -82,7 +83,7 @@ class Simulator:
 
     def exchange(self, asked: Down) -> Iterator[Up]:
         if not asked.kind.part:
-            self.forget_turn()
+            self.forget_turn(asked.clients.tolist())
         order = self.side.opened(asked, Turn(asked.round, self.roots, asked.kind))
         chunks = self._chunks(order)
         orders = ((order.pick(chunk), *self._memories(order.clients[chunk].tolist())) for chunk in chunks)
@@ -90,7 +91,8 @@ class Simulator:
             self._remember(answer)
             if self.witness is not None:
                 self.witness(asked, answer)
-            yield answer.up
+            if len(answer.up.clients):
+                yield answer.up
 
     def _in_turn(self, orders: Iterable[Order]) -> Iterator[Answer]:
         for order in orders:
@@ -138,7 +140,7 @@ class Simulator:
         return own, tuple(self.memory.get(-1 - k, {}) for k in range(len(insiders))) if present else ()
 
     def _remember(self, answer: Answer) -> None:
-        kept = dict(zip(answer.up.clients.tolist(), answer.memory, strict=True))
+        kept = dict(zip(answer.ids, answer.memory, strict=True))
         kept |= {-1 - k: memory for k, memory in enumerate(answer.adversaries)}
         for client, memory in kept.items():
             if memory:

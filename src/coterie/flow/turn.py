@@ -96,4 +96,5 @@ class Step:
     divisors: Tensor  # (clients,): by what each client's sum over examples was divided, and so its noise must be
     rates: Tensor  # (clients,): how likely each of its examples was to be in the batch
     active: Tensor  # (clients,) bool: who takes this step at all
+    sampled: bool  # whether each example entered by a coin of its own
     turn: Turn

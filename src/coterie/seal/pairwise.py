@@ -43,6 +43,7 @@ from coterie.wire.codec import register
 Words = npt.NDArray[np.uint64]
 LEAST = 3  # members of a cluster
 KEY = 32  # bytes of a public key
+_TRIAL = bytes(range(KEY))  # any private key: to find out whether a public one is of use
 _BLOCK = 1 << 15  # words masked at a time, so that they stay in the cache
 _ZEROS = bytes(8 * _BLOCK)
 
@@ -69,6 +70,13 @@ class Roster:
 
     def __post_init__(self) -> None:
         require(len(set(self.ids)) == len(self.ids), "ids", list(self.ids), "must all be different")
+        for slot, members in enumerate(self.members):
+            require(
+                len(set(members)) == len(members) and set(members) <= set(self.ids),
+                f"members of cluster {slot}",
+                list(members),
+                "must be different, and of those who take part",
+            )
         require(
             self.neighbours is None or (self.neighbours >= 2 and self.neighbours % 2 == 0),
             "neighbours",
@@ -120,18 +128,25 @@ class Roster:
 
 @dataclass(frozen=True)
 class Advert:
-    """A client's two public keys: one for masks, one for the shares it is sent."""
+    """A client's two public keys, one for masks and one for the shares it is sent, and the hash of its seed."""
 
     masks: bytes
     shares: bytes
+    seed_hash: bytes  # by which a wrong seed, put together from wrong shares, is noticed
 
     def to_bytes(self) -> bytes:
-        return self.masks + self.shares
+        return self.masks + self.shares + self.seed_hash
 
     @staticmethod
     def from_bytes(data: bytes) -> Advert:
-        require(len(data) == 2 * KEY, "bytes of an advert", len(data), f"must be {2 * KEY}")
-        return Advert(data[:KEY], data[KEY:])
+        require(len(data) == 3 * KEY, "bytes of an advert", len(data), f"must be {3 * KEY}")
+        found = Advert(data[:KEY], data[KEY : 2 * KEY], data[2 * KEY :])
+        try:  # a key of low order would end everybody else's agreement
+            for key in (found.masks, found.shares):
+                _agree(_TRIAL, key, b"trial")
+        except ValueError:
+            raise InvalidInput("public keys of an advert=low order agree on nothing; leave this client out") from None
+        return found
 
 
 @register
@@ -145,14 +160,19 @@ class Party:
     seed: bytes = field(default_factory=lambda: secrets.token_bytes(shamir.SECRET), repr=False)
     held: dict[int, shamir.Shares] = field(default_factory=dict, repr=False)  # of each client: (seed | mask key, limbs)
     agreed: dict[int, bytes] = field(default_factory=dict, repr=False)  # with each client, for boxes either way
+    context: bytes = field(
+        default=b"", repr=False
+    )  # boxes that were sealed for another roster do not open
     answered: tuple[int, ...] | None = None  # for which survivors it has opened
 
     @property
     def advert(self) -> Advert:
-        return Advert(_public(self.mask_key), _public(self.box_key))
+        return Advert(_public(self.mask_key), _public(self.box_key), _hash(self.seed, b"seed"))
 
     def share(self, roster: Roster, adverts: Mapping[int, Advert]) -> dict[int, bytes]:
         """Shares of this client's seed and mask key, one sealed box for each other client."""
+        told = b"".join(client.to_bytes(8, "little") + adverts[client].to_bytes() for client in roster.ids)
+        self.context = _hash(told + repr((roster.members, roster.neighbours)).encode(), b"roster")
         shares = shamir.split([self.seed, self.mask_key], len(roster.ids), roster.threshold)
         boxes = {}
         for holder, share in zip(roster.ids, shares, strict=True):
@@ -160,12 +180,14 @@ class Party:
                 self.held[holder] = share
             else:
                 plain = share.astype("<u4").tobytes()
-                boxes[holder] = self._box(holder, adverts).encrypt(self.client.to_bytes(12, "little"), plain, None)
+                boxes[holder] = self._box(holder, adverts).encrypt(
+                    self.client.to_bytes(12, "little"), plain, self.context
+                )
         return boxes
 
     def receive(self, sender: int, box: bytes, adverts: Mapping[int, Advert]) -> None:
         try:
-            opened = self._box(sender, adverts).decrypt(sender.to_bytes(12, "little"), box, None)
+            opened = self._box(sender, adverts).decrypt(sender.to_bytes(12, "little"), box, self.context)
         except (InvalidTag, KeyError):
             raise InvalidInput(
                 f"box of client {sender}={len(box)} bytes was not sealed for client {self.client}; ask for it again"
@@ -188,16 +210,19 @@ class Party:
             _add_stream(masked, key, slot, subtract=partner < self.client)
         return masked
 
-    def answer(self, survivors: Iterable[int], roster: Roster) -> dict[int, shamir.Shares]:
-        """The shares that open the sums over these clients. One question a round: a second one would open more."""
+    def answer(self, survivors: Iterable[int], roster: Roster, least: int = 0) -> dict[int, shamir.Shares]:
+        """The shares that open the sums over these clients. One question a round: a second one would open more.
+
+        ``least``: how many must be in, where each of them brings a share of noise.
+        """
         asked = tuple(sorted(set(survivors)))
         if self.answered is not None and self.answered != asked:
             raise NotPermitted(f"survivors={list(asked)} differ from those first asked about; one answer a round")
         require(
-            self.client in asked and len(asked) >= roster.threshold and set(asked) <= set(roster.ids),
+            self.client in asked and len(asked) >= max(roster.threshold, least) and set(asked) <= set(roster.ids),
             "survivors",
             list(asked),
-            f"must be at least {roster.threshold} of the round's clients; repeat the round with fresh keys",
+            f"must be at least {max(roster.threshold, least)} of the round's clients; repeat it with fresh keys",
         )
         if exposed := roster.exposed(asked):
             raise NotPermitted(f"survivors={list(asked)} would be read: {exposed}; leave this round out")
@@ -228,6 +253,13 @@ def unmask(
     masked = sorted({client for members in roster.members for client in members})
     shares = np.stack([np.stack([answers[holder][client] for client in masked]) for holder in holders])
     opened = dict(zip(masked, shamir.combine([roster.ids.index(holder) for holder in holders], shares), strict=True))
+    for client in masked:
+        kept, expected = (
+            (_hash(opened[client], b"seed"), adverts[client].seed_hash)
+            if client in here
+            else (_public(opened[client]), adverts[client].masks)
+        )
+        require(kept == expected, f"secret of client {client}", "another", "came of wrong shares; leave the round out")
     plain = {slot: words.copy() for slot, words in sums.items()}
     for client in masked:
         slots = [slot for slot in roster.slots_of(client) if slot in plain]
@@ -241,6 +273,10 @@ def unmask(
                 key = _agree(opened[client], adverts[partner].masks, b"mask")
                 _add_stream(plain[slot], key, slot, subtract=partner < client)
     return plain
+
+
+def _hash(data: bytes, purpose: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=KEY, person=b"coterie " + purpose).digest()
 
 
 def _public(private: bytes) -> bytes:

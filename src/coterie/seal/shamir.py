@@ -51,6 +51,16 @@ def combine(holders: Sequence[int], shares: Shares) -> list[bytes]:
     return [_bytes(limbs) for limbs in total]
 
 
+def is_share(thing: object) -> bool:
+    """Whether it can be one holder's share of one secret."""
+    return (
+        isinstance(thing, np.ndarray)
+        and thing.shape == (LIMBS,)
+        and thing.dtype == np.int64
+        and bool(((thing >= 0) & (thing < _PRIME)).all())
+    )
+
+
 def _random(*shape: int) -> Shares:
     """Uniform modulo the prime, to within 2^-33 a limb."""
     count = int(np.prod(shape)) * LIMBS

@@ -72,7 +72,7 @@ def decode(data: bytes | memoryview) -> Any:
         value = _unpack(json.loads(bytes(view[16:end])), reader)
     except InvalidInput:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise InvalidInput(f"data of {len(view)} bytes is truncated or damaged ({error}); write it again") from error
     if reader.at != len(reader.view):
         raise InvalidInput(f"data has {len(reader.view) - reader.at} bytes too many; write it again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class Tape:
         if not len(readable):
             return
         kept: Message = message if len(readable) == len(message.clients) else message.pick(readable)
+        if isinstance(kept, Down) and not any(threat.server for threat in self.threats):
+            kept = _cut(kept)
         if self.folder is None:
             self._entries.append(self._entry(kept, lambda: kept))
             return
@@ -107,3 +109,16 @@ class Tape:
     def _path(self, number: int) -> Path:
         assert self.folder is not None
         return self.folder / f"{number:08d}.npz"
+
+
+def _cut(down: Down) -> Down:
+    """Without the models of slots that nobody among its clients is given: zeros stand in their place."""
+    if down.sees is None or down.published.sealed:
+        return down
+    hidden = torch.ones(down.published.slots, dtype=torch.bool)
+    hidden[down.slots(torch.arange(len(down.clients)))] = False
+    values = {
+        name: leaf.masked_fill(hidden.view(-1, *[1] * (leaf.dim() - 1)), 0)
+        for name, leaf in down.published.values.items()
+    }
+    return replace(down, published=replace(down.published, values=values))

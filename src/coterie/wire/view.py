@@ -132,6 +132,7 @@ class View:
         published = asked.published
         if published.sealed and self._open is not None:
             published = self._open(published)
+        published = replace(published, values={name: leaf.clone() for name, leaf in published.values.items()})
         if self.threat.server or asked.sees is None:
             return Received(torch.arange(published.slots), published)
         slots = asked.slots(self.threat.positions(asked))
@@ -165,7 +166,7 @@ class View:
         return self._keys[name]
 
     def _masked(self, sent: Contributions) -> Contributions:
-        """Of links that are only tapped, the share that is read; a ciphertext is read whole or not at all."""
+        """Of links that are only tapped, the share of the model that is read, and nothing else."""
         threat = self.threat
         if threat.share >= 1 or threat.server:
             return sent
@@ -178,7 +179,9 @@ class View:
             hidden = tapped.view(-1, *[1] * (leaf.dim() - 1)) & ~read[name]
             readable = leaf if leaf.is_floating_point() else leaf.double()  # whole numbers have no NaN
             values[name] = readable.masked_fill(hidden, torch.nan)
-        return replace(sent, values=values, sealed={})
+        weights = sent.weights.masked_fill(tapped, torch.nan)
+        membership = sent.membership.masked_fill(tapped.unsqueeze(1), torch.nan)
+        return replace(sent, values=values, weights=weights, membership=membership, sealed={}, notes=())
 
     def _all(self, round: int, kind: Kind | str, down: bool) -> list[Message]:
         return [load() for load in self._index.get((round, Kind.of(kind), down), ())]

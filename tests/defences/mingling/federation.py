@@ -32,7 +32,6 @@ VARIANTS = {
     "mock": lambda: Mingling(cipher=MockCipher()),
     "mock, exact": lambda: Mingling(cipher=MockCipher(), exact=True),
     "ckks": lambda: Mingling(),
-    "masks": lambda: Mingling(cipher=PairwiseMasks()),
     "masks, exact": lambda: Mingling(cipher=PairwiseMasks(), exact=True),
 }
 every_variant = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())

@@ -107,9 +107,9 @@ def test_nothing_usable_leaves_everything_as_it_was_and_says_why() -> None:
 @pytest.mark.parametrize("part", ["shares", "masked", "open"])
 def test_drop_outs_under_masks_are_recovered(part: str) -> None:
     """Before the boxes a client is left out; with them, its masks are taken away; after its answer it is in."""
-    once, everybody = replace(IFCA, rounds=1, candidates=0), Mingling(cipher=PairwiseMasks())
+    once, everybody = replace(IFCA, rounds=1, candidates=0), Mingling(cipher=PairwiseMasks(), exact=True)
     done = run(everybody, once, lost=lambda asked: {2, 7} if asked.kind.part == part else ())
-    mock = Mingling(cipher=MockCipher())
+    mock = Mingling(cipher=MockCipher(), exact=True)
     kept = [answer for answer in answers(mock) if part == "open" or int(answer.ids) not in (2, 7)]
     expected, _ = opened(mock, kept)
     assert torch.equal(done.state.published.sealed[SEALED].open(None), expected)
@@ -119,7 +119,9 @@ def test_a_round_that_too_few_finish_is_left_out() -> None:
     once = replace(IFCA, rounds=1, candidates=0)
     with pytest.warns(RoundLeftOut, match="round 0, train: too few masked answers"):
         done = run(
-            Mingling(cipher=PairwiseMasks()), once, lost=lambda asked: range(5) if asked.kind.part == "masked" else ()
+            Mingling(cipher=PairwiseMasks(), exact=True),
+            once,
+            lost=lambda asked: range(5) if asked.kind.part == "masked" else (),
         )
     close(models(done), done.asks[0].published.values, atol=0)
 
@@ -138,6 +140,8 @@ def test_settings_that_cannot_be() -> None:
     for rate in (0.0, 1.0, -0.5, 1.5):
         with pytest.raises(InvalidInput, match=r"rate=.*between 0 and 1"):
             Mingling(rate=rate)
+    with pytest.raises(InvalidInput, match="exact=False must be True with PairwiseMasks"):
+        Mingling(cipher=PairwiseMasks())
     with pytest.raises(InvalidInput, match="threshold=0"):
         Mingling(threshold=0)
     with pytest.raises(InvalidInput, match=r"threshold=4 must lie in 1\.\.3"):

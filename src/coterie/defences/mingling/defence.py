@@ -282,6 +282,13 @@ class Mingling(Defence):
         )
         require(self.threshold >= 1, "threshold", self.threshold, "must be at least 1")
         require(self.unit > 0, "unit", self.unit, "must be positive")
+        require(
+            self.exact or not isinstance(self.cipher, PairwiseMasks),
+            "exact",
+            self.exact,
+            "must be True with PairwiseMasks, where it costs nothing: the server opens the sums, and where a client's "
+            "model is in several of them it can solve for single clients",
+        )
         if self.key is None and isinstance(self.cipher, Cipher):
             fresh = MOCK_KEY if isinstance(self.cipher, MockCipher) else self.cipher.keygen()
             object.__setattr__(self, "key", fresh)

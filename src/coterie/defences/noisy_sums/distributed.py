@@ -98,7 +98,9 @@ class SharingClient(ClientGuard):
         return self.clients - self.colluders
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
-        return super().follow_up(asked, cohort) if self.masks is None else follow_up(asked, cohort, self.masks)
+        if self.masks is None:
+            return super().follow_up(asked, cohort)
+        return follow_up(asked, cohort, replace(self.masks, least=self._needed))
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class SummingServer(ServerGuard):
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         if self.masks is None:
             return self._opened(Sums.over((yield ask)), turn)
-        opened = yield from secure_sums(ask, turn, self.masks)
+        opened = yield from secure_sums(ask, turn, replace(self.masks, least=self.clients - self.colluders))
         if opened is None:
             return Sums.nothing()
         self._require_noise(int(opened.counts[0]), turn)
