@@ -26,7 +26,7 @@ class Trust(Enum):
     TRUSTED_AGGREGATOR = "trusted aggregator: the server sees exact contributions and adds the noise"
     DISTRIBUTED_NOISE = "distributed noise under secure aggregation: the server sees only the noisy sum"
     NO_COLLUSION = "no collusion: the server sees only ciphertexts, as long as no client hands it the shared key"
-    SECURE_SUMS = "secure sums: the server sees sums over clusters, and up to a third of the clients may help it"
+    SECURE_SUMS = "secure sums: the server sees sums over clusters and how many clients are in each, round by round"
     LOCAL_NOISE = "local noise: each client adds all the noise itself and trusts nobody"
 
 
