@@ -178,7 +178,9 @@ def test_a_start_of_unknown_origin_has_no_guarantee() -> None:
         assert not found.privacy_spent_.proven
         assert str(found.privacy_spent_).startswith("no formal guarantee: ")
         assert why in found.privacy_spent_.why_not
-    assert clone(private).set_params(init=Public(CORNERS)).fit(parts).privacy_spent_.epsilon == pytest.approx(1.0)
+    assert clone(private).set_params(init=Public(CORNERS)).fit(parts).privacy_spent_.epsilon == pytest.approx(
+        1.0, rel=5e-3
+    )
     theirs = KMeans(4, n_init=1).fit(np.concatenate(parts))
     assert "KMeans has no guarantee" in str(clone(private).set_params(init=theirs).fit(parts).privacy_spent_)
     for estimator in (private, FedDPKMeans(4, random_state=0)):
@@ -215,7 +217,7 @@ def test_a_bound_that_is_estimated_is_charged_for() -> None:
     for bound in (None, 2.0):
         tapes[bound] = Tape([ThreatModel("server", server=True)])
         found = FedDPKMeans(4, epsilon=1.0, bound=bound).fit(parts, server_data=server, tape=tapes[bound])
-        assert found.privacy_spent_.epsilon == pytest.approx(1.0)
+        assert found.privacy_spent_.epsilon == pytest.approx(1.0, rel=5e-3)
     views = {bound: tape.view(tape.threats[0]) for bound, tape in tapes.items()}
     assert views[None].rounds("bound") == [2]
     assert views[2.0].rounds("bound") == []
@@ -242,7 +244,7 @@ def test_a_server_without_data(scale: float, shift: float) -> None:
     parts, _ = mixture([100] * 200, scale=scale, shift=shift)
     found = FedDPKMeans(4, epsilon=1.0, random_state=0).fit(parts)
     assert worst(found, scale, shift) < 0.3
-    assert found.privacy_spent_.epsilon == pytest.approx(1.0)
+    assert found.privacy_spent_.epsilon == pytest.approx(1.0, rel=5e-3)
     by_client = FedDPKMeans(4, epsilon=10.0, level="client", random_state=0).fit([part[:10] for part in parts * 10])
     assert worst(by_client, scale, shift) < 1.5
 

@@ -56,23 +56,44 @@ def test_a_negative_seed() -> None:
 
 
 def test_draws_and_secrets_are_a_party_s_a_round_s_and_a_kind_s() -> None:
-    roots = Roots(Rng.seeded(0), Rng.seeded(1))
+    roots = Roots(Rng.seeded(0), Secrets.seeded(1))
     kinds = [Kind("train"), Kind("place"), Kind("place", 1), Kind("train", part="shares")]
     turns = [(Turn(round, roots, kind), party) for round in (0, 1) for kind in kinds for party in (0, 1)]
     draws = {turn.draws(party, "x").key for turn, party in turns}
-    secrets = {turn.secrets(party, "x").key for turn, party in turns}
+    secrets = {turn.secrets(party, "x").bytes(16) for turn, party in turns}
     assert len(draws) == len(secrets) == len(turns)
     assert not draws & secrets
 
 
 def test_draws_follow_from_the_seed_and_secrets_from_their_own_root() -> None:
     """A deployed client's secrets are the operating system's, though its draws are reproducible."""
-    one, other = (Turn(3, Roots(Rng.seeded(0), Rng.from_entropy()).child("clients")) for _ in range(2))
+    one, other = (Turn(3, Roots(Rng.seeded(0), Secrets.from_entropy()).child("clients")) for _ in range(2))
     assert one.draws(7, "batches") == other.draws(7, "batches")
-    assert one.secrets(7, "noise") != other.secrets(7, "noise")
+    assert one.secrets(7, "noise").bytes(16) != other.secrets(7, "noise").bytes(16)
+    assert not one.secrets(7, "noise").reproducible
     seeded = Turn(3, Roots.seeded(0).child("clients"))
-    assert seeded.draws(7, "x") == seeded.secrets(7, "x")  # in a simulation both are known
     assert one.draws(7, "batches") == seeded.draws(7, "batches")
+
+
+def test_a_simulation_s_secrets_can_be_had_again_and_say_so() -> None:
+    for first, again in ((Roots.seeded(4), Roots.seeded(4)), (Roots.same(Rng.seeded(4)), Roots.same(Rng.seeded(4)))):
+        one, other = (roots.child("clients").secrets.child("noise") for roots in (first, again))
+        assert one.bytes(16) == other.bytes(16)
+        assert one.reproducible
+    assert Roots.same(Rng.seeded(4)).secrets.bytes(16) != Roots.same(Rng.seeded(5)).secrets.bytes(16)
+    assert not Roots.from_entropy().secrets.reproducible
+
+
+def test_coins_fall_as_often_as_they_should() -> None:
+    """20,000 coins: within 5 deviations, false alarm 1e-6; and the two certain ones are certain."""
+    secrets = Secrets.seeded(1)
+    for rate in (0.02, 0.5, 0.9):
+        heads = int(secrets.child(str(rate)).coins(rate, 20_000).sum())
+        assert abs(heads - 20_000 * rate) < 5 * (20_000 * rate * (1 - rate)) ** 0.5
+    assert secrets.coins(1.0, 100).all()
+    assert not secrets.coins(0.0, 100).any()
+    with pytest.raises(InvalidInput, match=r"rate=1.5 must lie in \[0, 1\]"):
+        secrets.coins(1.5, 1)
 
 
 def test_secrets_have_256_bits_and_streams_by_name() -> None:

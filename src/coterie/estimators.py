@@ -41,17 +41,26 @@ from coterie.protocols.clusterings.base import WEIGHT, Clusterer, Clusters
 from coterie.protocols.clusterings.nearest_centres import NearestCentreEstimator, RandomState, random_root
 from coterie.protocols.clusterings.provenance import Given, composed
 from coterie.protocols.clusterings.steps import DROWNED, Stepping
-from coterie.rng import Rng
+from coterie.rng import Rng, Secrets
 from coterie.wire.tape import Tape
 
 TRUSTS = (Trust.TRUSTED_AGGREGATOR, Trust.DISTRIBUTED_NOISE, Trust.LOCAL_NOISE)
 
 
 def run_clustering(
-    protocol: Clusterer, federation: Federation, rng: Rng, defence: Defence | None = None, tape: Tape | None = None
+    protocol: Clusterer,
+    federation: Federation,
+    rng: Rng,
+    defence: Defence | None = None,
+    tape: Tape | None = None,
+    secrets: Secrets | None = None,
 ) -> Clusters:
-    """The whole protocol on this machine, under a defence, and on a tape if one is given."""
-    return Ring(protocol, federation, None, defence or Defence(), Roots.same(rng), tape, processes=0).run()
+    """The whole protocol on this machine, under a defence, and on a tape if one is given.
+
+    Without ``secrets`` the noise follows from ``rng``, and hides nothing from whoever has that.
+    """
+    roots = Roots.same(rng) if secrets is None else Roots(rng, secrets)
+    return Ring(protocol, federation, None, defence or Defence(), roots, tape, processes=0).run()
 
 
 def federate(parts: UserData) -> Federation:
@@ -68,7 +77,8 @@ class _Clustering(NearestCentreEstimator):
     def _fit(
         self, federation: Federation, protocol: Clusterer, rng: Rng, defence: Defence | None, tape: Tape | None
     ) -> Clusters:
-        state = run_clustering(protocol, federation, rng, defence, tape)
+        secrets = Secrets.from_entropy() if self.random_state is None else None
+        state = run_clustering(protocol, federation, rng, defence, tape, secrets)
         x, units = federation.examples.x.flatten(1), self._units
         self.cluster_centers_ = units.own(state.known["centres"][0].numpy())
         self._n_features_out = len(self.cluster_centers_)

@@ -93,6 +93,12 @@ class Secrets:
         root = hashlib.blake2b(f"coterie/{seed}".encode(), digest_size=KEY_BYTES, person=_PERSON)
         return Secrets(root.digest(), reproducible=True)
 
+    @staticmethod
+    def behind(rng: Rng) -> Secrets:
+        """For simulation alone: secrets that follow from a root of draws, and are none to whoever has that."""
+        root = hashlib.blake2b(b"secrets", key=rng.key, digest_size=KEY_BYTES, person=_PERSON)
+        return Secrets(root.digest(), reproducible=True)
+
     def child(self, *names: str | int) -> Secrets:
         """The node of this name below; ("a", "b") and "a/b" are different names, and so are 1 and "1"."""
         return Secrets(self._derived("child", *names), self.reproducible)
@@ -110,6 +116,17 @@ class Secrets:
         buffer = np.empty(count + Keystream.SPARE, dtype=np.uint8)
         self.stream().fill(buffer, count)
         return buffer[:count].tobytes()
+
+    def coins(self, rate: float, count: int) -> NDArray[np.bool_]:
+        """So many independent coins, each heads with probability ``rate``, or less by under 2^-64."""
+        require(0 <= rate <= 1, "rate", rate, "must lie in [0, 1]")
+        if rate == 1:
+            return np.ones(count, dtype=np.bool_)
+        return np.less(self.words(count), np.uint64(int(rate * 2**64)))
+
+    def rng(self) -> Rng:
+        """A root of draws for what takes an ``Rng``: 128 bits that nobody knows, unless this node is reproducible."""
+        return Rng(self.bytes(16))
 
     def _derived(self, *names: str | int) -> builtins.bytes:
         digest = hashlib.blake2b(key=self._key, digest_size=KEY_BYTES, person=_PERSON)

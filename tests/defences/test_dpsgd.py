@@ -130,7 +130,8 @@ def test_the_guarantee_is_what_the_events_compose_to() -> None:
     found = DpSgd(1.0, 1.5).guarantee(run)
     assert found.proven
     # The smallest client (20 records) is sampled at the highest rate: 8 of 20, 2 steps in each of 10 rounds.
-    assert found.epsilon == epsilon_of(dpsgd_events(8 / 20, 1.5, 20), 1e-5)
+    # The grid's noise is larger by a part of 2^-14 at most, and the draws' distance takes a billionth of delta.
+    assert found.epsilon == pytest.approx(epsilon_of(dpsgd_events(8 / 20, 1.5, 20), 1e-5), rel=1e-4)
     assert "record" in str(found)
     assert "local noise" in str(found)
 

@@ -73,9 +73,8 @@ def test_a_plan_costs_what_it_was_given(epsilon: float, shares: dict[str, float]
     planned = plan_noise(LLOYD.releases(), epsilon, DELTA, shares)
     for defence in defences(planned):
         spent = defence.guarantee(LLOYD.facts(blobs(), DELTA))
-        assert spent.epsilon <= epsilon
-        assert spent.epsilon == pytest.approx(epsilon, rel=1e-6)
-        assert spent.epsilon == epsilon_of(defence.events(LLOYD.facts(blobs(), DELTA)), DELTA)
+        assert epsilon * (1 - 2 / 256) < spent.epsilon <= epsilon  # each grid's noise is the next larger that it has
+        assert spent.epsilon == pytest.approx(epsilon_of(defence.events(LLOYD.facts(blobs(), DELTA)), DELTA), rel=1e-6)
         assert (spent.level, spent.delta) == (Level.RECORD, DELTA)
     ratio = shares["lloyd/sums"] / shares["lloyd/counts"]
     assert planned["lloyd 1/counts"] / planned["lloyd 1/sums"] == pytest.approx(math.sqrt(ratio))
@@ -104,9 +103,9 @@ def test_no_claim_without_a_bound_nor_without_noise_nor_for_what_goes_around_it(
 def test_noise_has_the_deviation_that_the_server_is_told(position: int) -> None:
     """Variance by chi-square with 40,000 draws, mean by its normal law; false alarm 1e-6 each."""
     defence, count = defences(noise(2.0))[position], 40_000
-    expected = 2.0 * (math.sqrt(CLIENTS) if position == 1 else 1.0)
-    sums, told = released(defence, torch.full((count,), 0.25), seed=1)
-    assert told == pytest.approx(expected)
+    planned = 2.0 * (math.sqrt(CLIENTS) if position == 1 else 1.0)
+    sums, expected = released(defence, torch.full((count,), 0.25), seed=1)
+    assert planned <= expected < planned * (1 + 1 / 256)
     errors = sums - 0.25 * CLIENTS
     assert abs(float(errors.mean())) < 4.9 * expected / math.sqrt(count)
     assert chi2.ppf(5e-7, count) < float(errors.square().sum()) / expected**2 < chi2.ppf(1 - 5e-7, count)
@@ -116,10 +115,9 @@ def test_honest_clients_make_up_for_colluders() -> None:
     """With 4 of 6 colluding, each of the two others adds half of the variance."""
     defence = DistributedNoise(noise(2.0), clients=CLIENTS, colluders=4)
     _, told = released(defence, torch.zeros(10), seed=0)
-    assert told == pytest.approx(2.0 * math.sqrt(3))
-    assert defence.guarantee(LLOYD.facts(blobs(), DELTA)).epsilon == epsilon_of(
-        defence.events(LLOYD.facts(blobs())), DELTA
-    )
+    assert told == pytest.approx(2.0 * math.sqrt(3), rel=1 / 256)
+    facts = LLOYD.facts(blobs(), DELTA)
+    assert defence.guarantee(facts).epsilon == pytest.approx(epsilon_of(defence.events(facts), DELTA), rel=1e-6)
 
 
 @pytest.mark.parametrize("position", range(2))

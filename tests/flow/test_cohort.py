@@ -12,12 +12,13 @@ from tests.ring import blobs, cohort
 from torch import Tensor
 
 from coterie.data.federation import Schedule, Shards
-from coterie.flow.cohort import plan_batches, segment_mean
+from coterie.flow.cohort import plan_batches, poisson_batches, segment_mean
 from coterie.flow.guard import ClientGuard
-from coterie.flow.turn import Step, Turn
+from coterie.flow.turn import Step
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import Params, pick, stack
 from coterie.learn.sgd import Local
+from coterie.rng import Secrets
 
 MODEL = Dense((4, 5, 3))
 
@@ -51,7 +52,7 @@ class TestPlan:
 
         The variance of a sample variance of n binomials is about 2 * 8^2 / n. Each bound fails once in 5e8 seeds.
         """
-        batches, divisor = plan_batches(50, Local(steps=2000, batch_size=10, poisson=True), np.random.default_rng(0))
+        batches, divisor = poisson_batches(50, Local(steps=2000, batch_size=10, poisson=True), Secrets.seeded(0))
         sizes = np.array([len(batch) for batch in batches])
         assert divisor == 10
         assert abs(sizes.mean() - 10) < 6 * (8 / 2000) ** 0.5
@@ -61,7 +62,7 @@ class TestPlan:
         assert all(len(set(batch)) == len(batch) for batch in batches)
 
     def test_poisson_of_a_small_client_is_everything(self) -> None:
-        batches, divisor = plan_batches(3, Local(steps=2, batch_size=50, poisson=True), np.random.default_rng(0))
+        batches, divisor = poisson_batches(3, Local(steps=2, batch_size=50, poisson=True), Secrets.seeded(0))
         assert [list(batch) for batch in batches] == [[0, 1, 2]] * 2
         assert divisor == 3
 
@@ -151,9 +152,9 @@ def test_a_gradient_guard_is_told_what_it_needs() -> None:
     group.train(start, Local(epochs=1, batch_size=4), guard, label="second")
     assert [step.index for step in guard.steps] == [0, 1, 2] * 2
     assert [step.divisors.tolist() for step in guard.steps[:3]] == [[4, 3], [4, 1], [2, 1]]
-    for stream in (Turn.draws, Turn.secrets):
-        keys = {stream(step.turn, 7, "noise", step.index).key for step in guard.steps}
-        assert len(keys) == 6  # two trainings of one answer never meet the same noise
+    drawn = {step.turn.draws(7, "noise", step.index).key for step in guard.steps}
+    secret = {step.turn.secrets(7, "noise", step.index).bytes(16) for step in guard.steps}
+    assert len(drawn) == len(secret) == 6  # two trainings of one answer never meet the same noise
 
 
 def test_dropout_of_a_guard() -> None:

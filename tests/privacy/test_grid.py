@@ -91,8 +91,8 @@ def test_a_plan_takes_the_cheapest_noise() -> None:
     assert NoiseGrid.planned(1.0, 1 << 30, least=100).noise.levels == 1
     assert NoiseGrid.planned(1.0, 1 << 40, least=least_units(11_000_000)).noise.levels == 3
     assert NoiseGrid.planned(100.0, 1 << 18).noise.levels == 4
-    with pytest.raises(InvalidInput, match=r"multiplier=1000000.0 must be at most 6.55e\+04"):
-        NoiseGrid.planned(1e6, 1 << 18)
+    with pytest.raises(InvalidInput, match=r"multiplier=10000000.0 must be at most 4.19e\+06"):
+        NoiseGrid.planned(1e7, 1 << 18)
 
 
 def test_capacity_is_below_overflow() -> None:

@@ -179,8 +179,8 @@ def test_a_node_gives_the_same_noise_and_others_give_other() -> None:
 
 
 def test_what_cannot_be_drawn_is_named() -> None:
-    with pytest.raises(InvalidInput, match=r"levels=6 must lie in 1..5"):
-        DiscreteGaussian(6)
+    with pytest.raises(InvalidInput, match=r"levels=7 must lie in 1..6"):
+        DiscreteGaussian(7)
     with pytest.raises(InvalidInput, match="flat int64"):
         DiscreteGaussian(1).add_to(np.zeros(3), Secrets.seeded(0))  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="the lattice shows through"):

@@ -79,7 +79,7 @@ def test_client_reconstruction_and_membership_jobs_run() -> None:
     found = kmeans_runs.reconstructions("gaussians", 12, 20, "client", "trusted aggregator", 1.0, 2, 0, None)
     assert min(found["cosines"]) > 0.999
     tests = kmeans_runs.member_tests(4.0, 6, 4, 0)
-    assert tests["claim"] == pytest.approx(4.0)
+    assert tests["claim"] == pytest.approx(4.0, rel=5e-3)
     assert {"cost", "shadow", "sums"} < tests.keys()
     assert tests["sums"]["epsilon"] <= 4.0
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+import numpy as np
 import torch
 from dp_accounting import DpEvent
 from torch import Tensor
@@ -20,8 +22,10 @@ from coterie.errors import require
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Step
-from coterie.learn.params import Layout, Params
+from coterie.learn.params import Layout, Params, flatten
+from coterie.learn.whole import SINGLE_UNITS
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, guarantee_of
+from coterie.privacy.grid import NoiseGrid
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
 from coterie.privacy.ledger import Spend
 
@@ -36,25 +40,34 @@ class NoisyGradients(ClientGuard):
         return None if math.isinf(self.clip) else self.clip
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
-        if math.isfinite(self.clip):
-            self._spend(step)
         if self.noise_multiplier == 0:
+            if math.isfinite(self.clip):  # clipped and not noised: that costs infinity
+                self._spend(step, 0.0)
             return grads
-        layout = Layout.of(grads, leading=1)
-        noise = torch.empty(len(step.ids), layout.length)
-        for row, client in zip(noise, step.ids.tolist(), strict=True):
-            row.normal_(generator=step.turn.secrets(client, "dp-sgd", step.index).torch())
-        noise.mul_((self.clip * self.noise_multiplier / step.divisors).unsqueeze(1))
-        drawn = layout.unflatten(noise)
-        return {name: grad + drawn[name] for name, grad in grads.items()}
+        grid, layout = grid_of(self.noise_multiplier), Layout.of(grads, leading=1)
+        sums = flatten(grads).double().mul_((step.divisors * (grid.units / self.clip)).unsqueeze(1)).round_()
+        released = np.empty(sums.shape, dtype=np.float32)
+        worth = self.clip / grid.units
+        for row, client, divisor, out in zip(sums, step.ids.tolist(), step.divisors.tolist(), released, strict=True):
+            grid.release(row.numpy(), worth / divisor, step.turn.secrets(client, "dp-sgd", step.index), out)
+        self._spend(step, grid.multiplier)
+        return layout.unflatten(torch.from_numpy(released))
 
-    def _spend(self, step: Step) -> None:
+    def _spend(self, step: Step, multiplier: float) -> None:
+        """In batches of a fixed size a record's place is taken by another: not sampled, and twice as much changes."""
         for client, rate, active in zip(step.ids.tolist(), step.rates.tolist(), step.active.tolist(), strict=True):
-            if (
-                active
-            ):  # in batches of a fixed size one record's place is taken by another: no sampling, twice the change
-                paid = (self.noise_multiplier, rate) if step.sampled else (self.noise_multiplier / 2, 1.0)
+            if active:
+                paid = (multiplier, rate) if step.sampled else (multiplier / 2, 1.0)
                 step.turn.ledger.spend(Spend("dp-sgd", *paid), (client,))
+
+
+@lru_cache(maxsize=64)
+def grid_of(noise_multiplier: float) -> NoiseGrid:
+    return NoiseGrid.planned(noise_multiplier, SINGLE_UNITS)
+
+
+ENTRIES = 1 << 32
+"""More parameters than a model here can have: so often the distance of a draw from what it is priced as is charged."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,18 @@ class DpSgd(Defence):
     def fits(self, protocol: AnyProtocol) -> str:
         return "" if protocol.trains else "clients take no gradients that could be clipped"
 
+    @property
+    def multiplier(self) -> float:
+        """What the accountant is told: the noise is that of the grid, which is hardly larger."""
+        return grid_of(self.noise_multiplier).multiplier if self.noise_multiplier > 0 else 0.0
+
+    def distance(self, run: RunFacts) -> float:
+        """Total variation of a run from what its events describe, at most."""
+        if self.noise_multiplier == 0:
+            return 0.0
+        trainings = max((sum(pool.trainings for pool in exposure) for exposure in run.exposures), default=0)
+        return ENTRIES * run.local.steps * trainings * grid_of(self.noise_multiplier).distance
+
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         """Those of the record that this run exposed most."""
         candidates = [
@@ -93,9 +118,7 @@ class DpSgd(Defence):
                 event
                 for pool in exposure
                 for event in dpsgd_events(
-                    min(1.0, run.local.batch_size / pool.size),
-                    self.noise_multiplier,
-                    run.local.steps * pool.trainings,
+                    min(1.0, run.local.batch_size / pool.size), self.multiplier, run.local.steps * pool.trainings
                 )
             ]
             for exposure in run.exposures
@@ -108,7 +131,9 @@ class DpSgd(Defence):
         if not run.local.poisson:
             why = "batches are shuffled, and the accountant holds for Poisson sampling; set Local(poisson=True)"
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE)
-        found = guarantee_of(self.events(run), run.delta, Level.RECORD, Trust.LOCAL_NOISE, self.clip)
+        found = guarantee_of(
+            self.events(run), run.delta, Level.RECORD, Trust.LOCAL_NOISE, self.clip, distance=self.distance(run)
+        )
         if len(run.exposures) > 1:  # the worst at this delta need not be the worst at another: no curve is claimed
             found = replace(found, events=())
         if run.reveals and found.proven:

@@ -18,7 +18,7 @@ from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
 from coterie.learn.sgd import GradientHook, Local, descend
-from coterie.rng import Rng
+from coterie.rng import Rng, Secrets
 from coterie.wire.codec import Memory as Memory
 
 
@@ -189,10 +189,12 @@ class Cohort:
         *,
         random: bool = False,
     ) -> Iterator[Batch]:
-        """Local batches, padded to one shape; see ``plan_batches`` for how they are drawn."""
+        """Local batches, padded to one shape; ``plan_batches`` and ``poisson_batches`` say how they are drawn."""
         shards = self.round_shards
         plan = [
-            plan_batches(size, local, self.rng(client, label).numpy())
+            poisson_batches(size, local, self.turn.secrets(client, label))
+            if local.poisson
+            else plan_batches(size, local, self.rng(client, label).numpy())
             for client, size in zip(self.ids.tolist(), shards.sizes.tolist(), strict=True)
         ]
         steps = max(len(indices) for indices, _ in plan)
@@ -233,14 +235,10 @@ class Cohort:
 def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[list[np.ndarray], float]:
     """One client's batches as positions in its data, and the number that divides their sums (0: their own size).
 
-    Steps run through shuffled data, shuffling again when it is used up. Epochs end in a smaller batch. Under Poisson
-    sampling the divisor is the expected size, so that it says nothing about the data.
+    Steps run through shuffled data, shuffling again when it is used up. Epochs end in a smaller batch.
     """
     if size == 0:
         return [], 0
-    if local.poisson:
-        rate = min(1.0, local.batch_size / size)
-        return [np.flatnonzero(draws.random(size) < rate) for _ in range(local.steps)], rate * size
     width = min(local.batch_size, size)
     if local.epochs is not None:
         orders = [draws.permutation(size) for _ in range(local.epochs)]
@@ -248,6 +246,17 @@ def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[l
     passes = -(-local.steps * width // size)
     order = np.concatenate([draws.permutation(size) for _ in range(passes)])
     return [order[step * width : (step + 1) * width] for step in range(local.steps)], 0
+
+
+def poisson_batches(size: int, local: Local, secrets: Secrets) -> tuple[list[np.ndarray], float]:
+    """Batches that every example enters by its own coin, and the number that divides their sums: the expected size.
+
+    The coins are secret. Amplification by sampling is what is gained from nobody's knowing who was in a batch.
+    """
+    if size == 0:
+        return [], 0
+    rate = min(1.0, local.batch_size / size)
+    return [np.flatnonzero(secrets.child(step).coins(rate, size)) for step in range(local.steps)], rate * size
 
 
 def segment_mean(values: Tensor, shards: Shards) -> Tensor:

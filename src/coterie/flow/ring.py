@@ -22,7 +22,6 @@ from coterie.flow.turn import Metrics, Roots, Turn
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params
 from coterie.privacy.ledger import Ledger
-from coterie.rng import Rng
 from coterie.wire.messages import Down, Kind, Published
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
@@ -42,7 +41,7 @@ class Ring(Generic[State]):
     federation: AnyFederation
     model: Model | None = None
     defence: Defence = field(default_factory=Defence)
-    roots: Roots = field(default_factory=lambda: Roots.same(Rng.from_entropy()))
+    roots: Roots = field(default_factory=Roots.from_entropy)
     tape: Tape | None = None
     adversaries: Sequence[Adversary] = ()
     witness: Callable[[Down, Answer], None] | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from coterie.privacy.ledger import Ledger
-from coterie.rng import Rng
+from coterie.rng import Rng, Secrets
 from coterie.wire.messages import TRAIN, Kind
 
 
@@ -15,20 +15,27 @@ from coterie.wire.messages import TRAIN, Kind
 class Roots:
     """Where randomness comes from: draws that must be reproducible, and secrets that must not be known.
 
-    In a simulation both follow from a seed. A deployed client takes its secrets from the operating system.
+    In a simulation both follow from a seed, and the secrets say so (``Secrets.reproducible``). A deployed client takes
+    its secrets from the operating system.
     """
 
     draws: Rng
-    secrets: Rng
+    secrets: Secrets
 
     @staticmethod
     def seeded(seed: int) -> Roots:
         """For simulations: whoever knows the seed knows the secrets too."""
-        return Roots.same(Rng.seeded(seed))
+        return Roots(Rng.seeded(seed), Secrets.seeded(seed))
 
     @staticmethod
     def same(rng: Rng) -> Roots:
-        return Roots(rng, rng)
+        """For simulations: both from one root of draws."""
+        return Roots(rng, Secrets.behind(rng))
+
+    @staticmethod
+    def from_entropy() -> Roots:
+        """Both from the operating system."""
+        return Roots(Rng.from_entropy(), Secrets.from_entropy())
 
     def child(self, *names: str | int) -> Roots:
         return Roots(self.draws.child(*names), self.secrets.child(*names))
@@ -75,8 +82,8 @@ class Turn:
         """A reproducible stream for one party, this round and this purpose."""
         return self.roots.draws.child(*self._place(party), *purpose)
 
-    def secrets(self, party: str | int, *purpose: str | int) -> Rng:
-        """Likewise, for what must not be known: noise that hides something."""
+    def secrets(self, party: str | int, *purpose: str | int) -> Secrets:
+        """Likewise, for what must not be known: noise that hides something, or who was sampled."""
         return self.roots.secrets.child(*self._place(party), *purpose)
 
     def _place(self, party: str | int) -> tuple[str | int, ...]:

@@ -16,6 +16,12 @@ from torch import Tensor
 
 from coterie.errors import require
 
+STEP_BITS = 20
+UNITS = 1 << STEP_BITS
+STEP = 2.0**-STEP_BITS
+"""What is sent to be noised is in multiples of STEP, and one unit (a record, or a client) moves it by at most 1, which
+are UNITS steps, in L2 norm, exactly. Doubles hold such sums exactly up to 2^33, in any order."""
+
 BOUNDS = (2.0**-50, 2.0**50)
 """Clipping bounds within which no square that matters is lost below the smallest float, or beyond the largest."""
 
@@ -83,28 +89,36 @@ def exact_row_sum(rows: Tensor, bound: float, units: int) -> Tensor:
     return whole_rows(rows, bound, units).sum(0, dtype=torch.float64).long()
 
 
-def tight_rows(rows: Tensor, bound: float, units: int, out: Tensor | None = None) -> tuple[Tensor, float]:
+def tight_rows(
+    rows: Tensor, bound: float, units: int, out: Tensor | None = None, shares: Tensor | None = None
+) -> tuple[Tensor, float]:
     """As ``whole_rows`` where ``units`` are so few that half a root of the length off them would be felt.
 
     Rows are scaled to nearly ``units``, and those few whose exact norm is longer after rounding are rounded towards
-    zero instead. Also returns what one step is worth. ``out`` must not be ``rows``.
+    zero instead. Also returns what one step is worth. ``out`` must not be ``rows``; ``shares`` (rows,), at most 1,
+    shorten them further.
     """
     require_bound(bound)
     length = rows.shape[1]
     require(rows.dtype == torch.float32, "dtype of rows", rows.dtype, "must be torch.float32; call .float() on them")
     require(1 <= units <= 1 << 11, "units", units, "must lie in 1..2048: squares are added in single precision")
-    lost = (length + 16) * torch.finfo(torch.float32).eps / 2
-    aim = (units - 1 - length / (24 * units)) * (
-        1 - lost
-    )  # three deviations of what rounding does to a norm, and its mean
-    require(aim > units / 2, "units", units, f"are too few for rows of {length} entries; take more")
+    aim = tight_aim(units, length)
     factors = row_factors(rows, bound, aim).unsqueeze(1)
+    factors = factors if shares is None else factors * shares.unsqueeze(1)
     steps = torch.mul(rows, factors, out=out).round_()
     over = np.flatnonzero(exact_squares(steps) > units**2)
     if len(over):
         places = torch.from_numpy(over)
         steps[places] = (rows[places] * factors[places]).trunc()
     return steps, bound / aim
+
+
+def tight_aim(units: int, length: int) -> float:
+    """The norm to which ``tight_rows`` scales: ``units`` less three deviations of what rounding does, and its mean."""
+    lost = (length + 16) * torch.finfo(torch.float32).eps / 2
+    aim = (units - 1 - length / (24 * units)) * (1 - lost)
+    require(aim > units / 2, "units", units, f"are too few for rows of {length} entries; take more")
+    return aim
 
 
 def exact_squares(steps: Tensor) -> NDArray[np.float64]:

@@ -74,6 +74,7 @@ def judge_guarantee(guarantee: Guarantee, bounds: Sequence[EpsilonBound]) -> Pro
             bound.delta,
             f"must be at least the claimed delta={guarantee.delta}, or the claim is not what is tested",
         )
+    guarantee = replace(guarantee, events=())  # of no use once bounds are there; a promise is plain values
     worst = max(bounds, key=lambda bound: bound.epsilon, default=None)
     largest = None if worst is None else worst.epsilon
     if worst is not None and worst.epsilon > guarantee.epsilon:

@@ -40,15 +40,25 @@ def guarantee_of(
     trust: Trust,
     clip: float | None,
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+    distance: float = 0.0,
 ) -> Guarantee:
-    """Price the events. Without a finite clipping bound, behind which the noise hides, there is no claim."""
+    """Price the events. Without a finite clipping bound, behind which the noise hides, there is no claim.
+
+    ``distance``: how far, in total variation, what is drawn lies from what the events describe.
+    """
     if clip is None or not 0 < clip < math.inf:
         why = f"contributions are not clipped (clip={clip}), so no noise covers what one unit can change"
         return Guarantee.none(why, level, trust)
     epsilon = epsilon_of(events, delta, neighbours)
     if math.isinf(epsilon):
         return Guarantee.none("a release without noise, or delta=0 with Gaussian noise, costs infinity", level, trust)
-    return Guarantee(epsilon, delta, level, trust, neighbours, events=tuple(events))
+    charged = epsilon_at_distance(events, delta, distance, neighbours) if distance > 0 and events else epsilon
+    if math.isinf(charged):
+        why = (
+            f"noise is drawn up to {distance:.0e}, which e^epsilon={math.exp(min(epsilon, 700)):.0e} times is no delta"
+        )
+        return Guarantee.none(why, level, trust, stated=epsilon)
+    return Guarantee(charged, delta, level, trust, neighbours, events=tuple(events))
 
 
 def epsilon_of(

@@ -41,6 +41,9 @@ ROUNDING = 2
 LEAST_UNITS = 1 << 15
 """Below it, rounding millions of records would be felt beside the noise."""
 
+LEAST_MULTIPLE = 1 << 8
+"""Where the contributions' grid is given, the noise's is so much finer: its deviation can be chosen as exactly."""
+
 Whole = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.float32]
 
 
@@ -83,6 +86,23 @@ class NoiseGrid:
             f"multiplier={multiplier} must be at most {largest:.3g}, or contributions vanish on any grid"
         )
 
+    @staticmethod
+    def over(units: int, multiplier: float, shares: int = 1) -> NoiseGrid:
+        """For contributions whose grid is given: the cheapest noise that is too large by a part of 1 / 256 at most.
+
+        What is added up then does not depend on the noise, and so is the same wherever the noise is added.
+        """
+        require(0 < multiplier < math.inf, "multiplier", multiplier, "must be positive and finite")
+        for levels in range(1, LEVELS + 1):
+            noise = DiscreteGaussian(levels)
+            room = math.sqrt(shares * noise.variance - ROUNDING**2) / multiplier * (1 - 1e-12)
+            if room >= LEAST_MULTIPLE * units:
+                break
+        if room < units:
+            largest = room * multiplier / units
+            raise InvalidInput(f"multiplier={multiplier} must be at most {largest:.3g} on a grid of {units} units")
+        return NoiseGrid(units, int(room / units), noise, shares)
+
     @property
     def sensitivity(self) -> int:
         """What one unit can change, in steps of the noise."""
@@ -114,6 +134,9 @@ class NoiseGrid:
 
     def noised(self, total: Whole, secrets: Secrets) -> NDArray[np.int64]:
         """multiple * total + noise, in steps of the noise. Shares add up as these do, modulo 2^64 too."""
+        largest = max(abs(int(total.max(initial=0))), abs(int(total.min(initial=0))))
+        most = (2**63 - 1 - self.noise.largest) // self.multiple
+        require(largest <= most, "largest sum, in steps", largest, f"must be at most {most}, or 64 bits are too few")
         flat = (total.astype(np.int64) * self.multiple).reshape(-1)
         self.noise.add_to(flat, secrets)
         return flat.reshape(total.shape)

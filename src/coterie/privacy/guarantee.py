@@ -54,8 +54,7 @@ class Guarantee:
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE
     proven: bool = True
     why_not: str = ""
-    events: tuple[DpEvent, ...] = field(default=(), repr=False, metadata={"plain": False})
-    """What it is the price of; none: not told. Objects of the accountant, which a kept result does not hold."""
+    events: tuple[DpEvent, ...] = field(default=(), repr=False)  # what it is the price of; none: not told
     simulated: bool = False
 
     def __post_init__(self) -> None:

@@ -41,7 +41,7 @@ from coterie.rng import Keystream, Secrets
 SIGMA = 128
 RADIX = 64
 REACH = 14  # the table ends after so many deviations
-LEVELS = 5
+LEVELS = 6
 BLOCK = 1 << 16  # draws at a time: their buffers stay in the cache
 
 CELL_BITS = 16
@@ -52,7 +52,7 @@ _FIXED = 384  # bits behind the point while the table is made
 
 @dataclass(frozen=True)
 class DiscreteGaussian:
-    """``levels`` says which of the deviations: about 128, 8.2e3, 5.2e5, 3.4e7, 2.1e9."""
+    """``levels`` says which of the deviations: about 128, 8.2e3, 5.2e5, 3.4e7, 2.1e9, 1.4e11."""
 
     levels: int
 

@@ -160,9 +160,7 @@ class Party:
     seed: bytes = field(default_factory=lambda: secrets.token_bytes(shamir.SECRET), repr=False)
     held: dict[int, shamir.Shares] = field(default_factory=dict, repr=False)  # of each client: (seed | mask key, limbs)
     agreed: dict[int, bytes] = field(default_factory=dict, repr=False)  # with each client, for boxes either way
-    context: bytes = field(
-        default=b"", repr=False
-    )  # boxes that were sealed for another roster do not open
+    context: bytes = field(default=b"", repr=False)  # boxes that were sealed for another roster do not open
     answered: tuple[int, ...] | None = None  # for which survivors it has opened
 
     @property

@@ -121,7 +121,7 @@ class MinglingClient(ClientGuard):
             return advertise(sent, flatten(sent.values, leading=2), sent.membership, sent.values, cohort)
         one_hot = _one_hot(sent.membership)  # (clients, clusters)
         sets = self.decoys.sets(one_hot.shape[1])
-        mingled = sets.membership(sent.ids, one_hot.int().argmax(1), turn.roots.secrets.child("mingling"))
+        mingled = sets.membership(sent.ids, one_hot.int().argmax(1), turn.roots.secrets.child("mingling").rng())
         models = flatten(sent.values, leading=2)[:, 0]  # (clients, length)
         vectors = torch.cat([models, one_hot.to(models.dtype)], 1).double()
         vectors.mul_((sent.weights.double() / self.unit).unsqueeze(1))

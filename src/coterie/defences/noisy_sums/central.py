@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-import torch
-
-from coterie.defences.noisy_sums.plan import NoisySums, deviations, spend
+from coterie.defences.noisy_sums.plan import NoisySums, grids_of, noised, spend, told, values_of
 from coterie.flow.ask import Sums
 from coterie.flow.guard import ServerGuard
 from coterie.flow.turn import Turn
@@ -31,13 +29,10 @@ class AddingServer(ServerGuard):
     noise: Mapping[str, float] = field(default_factory=dict)
 
     def release(self, sums: Sums, turn: Turn) -> Sums:
-        planned = deviations(self.noise, turn, sums.values)
+        grids = grids_of(self.noise, turn, sums.values)
         noisy = dict(sums.values)
-        for name, deviation in planned.items():
-            if deviation > 0:
-                draws = turn.secrets("server", "noise", name).torch()
-                noisy[name] = noisy[name] + deviation * torch.randn(
-                    noisy[name].shape, generator=draws, dtype=torch.float64
-                )
-        spend(planned, turn)
-        return replace(sums, values=noisy, noise=planned)
+        for name, grid in grids.items():
+            if grid is not None:
+                noisy[name] = values_of(noised(noisy[name], grid, turn.secrets("server", "noise", name)), grid)
+        spend(grids, turn)
+        return replace(sums, values=noisy, noise=told(grids))

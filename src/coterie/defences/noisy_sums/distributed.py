@@ -1,12 +1,11 @@
 """Noise in shares under secure aggregation: each client adds a little, and the server sees only the noisy sum.
 
-Values are rounded to the grid of all ciphers (2^-24 of the sensitivity), which moves a vector of 5,000 entries by under
-3e-6 of its sensitivity; the guarantee is that of the sum before rounding.
+A share is a discrete Gaussian on the clients' whole numbers, and so is the sum of the shares, up to what is charged for
+it (``coterie.privacy.grid``). Masks add modulo 2^64, which is exact: what opens is the sum with its noise and no more.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NoReturn
@@ -14,21 +13,22 @@ from typing import ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from coterie.defences.noisy_sums.plan import NoisySums, client_noise, deviations, spend
+from coterie.defences.noisy_sums.plan import NoisySums, grids_of, noised, spend, told, values_of
 from coterie.defences.secure_sums import PairwiseMasks, advertise, follow_up, secure_sums
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
 from coterie.flow.turn import Turn
-from coterie.learn.params import Layout, flatten
+from coterie.learn.params import Layout, Params, flatten
 from coterie.privacy.guarantee import Trust
 from coterie.seal.cipher import Grid, binary
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Down
 from coterie.wire.sealed import SEALED, SealedBatch, SealedSum
 
-GRID = Grid()
+WHOLE = Grid(bits=0)
+"""What is masked are whole numbers as they are."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,20 @@ class DistributedNoise(NoisySums):
         )
 
     @property
+    def shares(self) -> int:
+        return self.clients - self.colluders
+
+    @property
     def client(self) -> ClientGuard:
-        return SharingClient(self.noise, self.clients, self.colluders, self.masks)
+        return SharingClient(self.noise, self.clients, self.shares, self._whole_masks)
 
     @property
     def server(self) -> ServerGuard:
-        return SummingServer(self.noise, self.clients, self.colluders, self.masks)
+        return SummingServer(self.noise, self.clients, self.shares, self._whole_masks)
+
+    @property
+    def _whole_masks(self) -> PairwiseMasks | None:
+        return None if self.masks is None else replace(self.masks, grid=WHOLE)
 
     @property
     def seals(self) -> bool:
@@ -75,45 +83,47 @@ class DistributedNoise(NoisySums):
 class SharingClient(ClientGuard):
     noise: Mapping[str, float]
     clients: int
-    colluders: int
+    shares: int
     masks: PairwiseMasks | None
 
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         if not sent.values:
             return sent
-        turn = cohort.turn
-        planned = deviations(self.noise, turn, sent.values)
-        share = 1 / math.sqrt(self.clients - self.colluders)
-        parts = {name: deviation * share for name, deviation in planned.items()}
-        noisy = client_noise(sent.values, sent.ids, parts, turn)
-        flat, ids = flatten(noisy, leading=2).double(), tuple(sent.ids.tolist())  # (clients, 1, length)
+        noisy = self._noisy(sent, cohort.turn)
+        flat = flatten(noisy, leading=2)  # (clients, 1, length) int64
         if self.masks is not None:
+            largest = int(flat.abs().max())
+            require(largest < 2**53, "largest share, in steps", largest, "must be below 2^53 to be masked")
             return advertise(sent, flat, sent.membership, noisy, cohort)
         shapes = {name: tuple(leaf.shape[2:]) for name, leaf in noisy.items()}
-        steps = torch.from_numpy(GRID.round(flat[:, 0], 2.0 ** (52 - GRID.bits) / self.clients))
-        return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, steps, shapes, self._needed)})
+        ids = tuple(sent.ids.tolist())
+        return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, flat[:, 0], shapes, self.shares)})
 
-    @property
-    def _needed(self) -> int:
-        return self.clients - self.colluders
+    def _noisy(self, sent: Contributions, turn: Turn) -> Params:
+        """Each client's leaves with its share of the noise, in steps of the noise."""
+        ids, found = sent.ids.tolist(), {}
+        for name, grid in grids_of(self.noise, turn, sent.values, self.shares).items():
+            rows = zip(ids, sent.values[name], strict=True)
+            found[name] = torch.stack([noised(row, grid, turn.secrets(one, "noise", name)) for one, row in rows])
+        return found
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         if self.masks is None:
             return super().follow_up(asked, cohort)
-        return follow_up(asked, cohort, replace(self.masks, least=self._needed))
+        return follow_up(asked, cohort, replace(self.masks, least=self.shares))
 
 
 @dataclass(frozen=True)
 class SummingServer(ServerGuard):
     noise: Mapping[str, float]
     clients: int
-    colluders: int
+    shares: int
     masks: PairwiseMasks | None
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         if self.masks is None:
             return self._opened(Sums.over((yield ask)), turn)
-        opened = yield from secure_sums(ask, turn, replace(self.masks, least=self.clients - self.colluders))
+        opened = yield from secure_sums(ask, turn, replace(self.masks, least=self.shares))
         if opened is None:
             return Sums.nothing()
         self._require_noise(int(opened.counts[0]), turn)
@@ -128,24 +138,22 @@ class SummingServer(ServerGuard):
         )
         assert isinstance(total, OnlySum)
         self._require_noise(int(sums.counts[0]), turn)
-        values = {name: leaf.double() for name, leaf in total.layout.unflatten(total.open()).items()}
-        return self._known(replace(sums, values=values, sealed={}), turn)
+        return self._known(replace(sums, values=total.layout.unflatten(total.open()), sealed={}), turn)
 
     def _require_noise(self, count: int, turn: Turn) -> None:
         require(
-            self.clients - self.colluders <= count <= self.clients,
+            self.shares <= count <= self.clients,
             f"sealed answers in round {turn.round}",
             count,
-            f"must be {self.clients - self.colluders} to {self.clients}, or noise is missing; plan for those who are "
-            "sure to answer",
+            f"must be {self.shares} to {self.clients}, or noise is missing; plan for those who are sure to answer",
         )
 
     def _known(self, sums: Sums, turn: Turn) -> Sums:
-        """With how noisy the sum is."""
-        planned = deviations(self.noise, turn, sums.values)
-        spend(planned, turn)
-        whole = math.sqrt(float(sums.counts[0]) / (self.clients - self.colluders))
-        return replace(sums, noise={name: deviation * whole for name, deviation in planned.items()})
+        """In the measure of the contributions, and with how noisy the sum is."""
+        grids = grids_of(self.noise, turn, sums.values, self.shares)
+        spend(grids, turn)
+        values = {name: values_of(sums.values[name], grid) for name, grid in grids.items()}
+        return replace(sums, values=values, noise=told(grids, draws=float(sums.counts[0]) / self.shares))
 
 
 @register
@@ -215,4 +223,4 @@ class OnlySum(SealedSum):
     def open(self, key: object = None) -> Tensor:
         if len(self.ids) < self.clients:
             raise NotPermitted(f"sum over {len(self.ids)} clients does not open; only one over {self.clients} does")
-        return GRID.values(self._steps.numpy())
+        return self._steps.double()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from coterie.defences.noisy_sums.plan import NoisySums, client_noise, deviations, spend
+import torch
+
+from coterie.defences.noisy_sums.plan import NoisySums, grids_of, noised, spend, told, values_of
 from coterie.flow.ask import Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, ServerGuard
@@ -37,9 +38,15 @@ class NoisyClient(ClientGuard):
 
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         turn = cohort.turn
-        planned = deviations(self.noise, turn, sent.values)
-        spend(planned, turn, sent.ids.tolist())
-        return replace(sent, values=client_noise(sent.values, sent.ids, planned, turn))
+        grids = grids_of(self.noise, turn, sent.values)
+        spend(grids, turn, sent.ids.tolist())
+        noisy = dict(sent.values)
+        for name, grid in grids.items():
+            if grid is not None:
+                rows = zip(sent.ids.tolist(), noisy[name], strict=True)
+                drawn = [noised(row, grid, turn.secrets(client, "noise", name)) for client, row in rows]
+                noisy[name] = values_of(torch.stack(drawn), grid)
+        return replace(sent, values=noisy)
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,5 @@ class KnowingServer(ServerGuard):
     noise: Mapping[str, float] = field(default_factory=dict)
 
     def release(self, sums: Sums, turn: Turn) -> Sums:
-        spread = math.sqrt(float(sums.counts[0]))
-        planned = deviations(self.noise, turn, sums.values)
-        return replace(sums, noise={name: deviation * spread for name, deviation in planned.items()})
+        grids = grids_of(self.noise, turn, sums.values)
+        return replace(sums, noise=told(grids, draws=float(sums.counts[0])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -19,10 +20,12 @@ from coterie.errors import InvalidInput, nearest, require
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
-from coterie.learn.params import Params
+from coterie.learn.whole import STEP, UNITS
 from coterie.privacy.accounting import Guarantee, Level, Trust, guarantee_of, split_gaussian
+from coterie.privacy.grid import NoiseGrid
 from coterie.privacy.guarantee import RunFacts
 from coterie.privacy.ledger import EVERYBODY, Spend
+from coterie.rng import Secrets
 
 RECORD_SHARES = {
     "reach/norms": 0.03,
@@ -104,11 +107,17 @@ def _without_number(release: str) -> str:
     return f"{kind.split()[0]}/{leaf}"
 
 
+ENTRIES = 1 << 32
+"""More numbers than one release can hold: the distance of every draw from what it is priced as is charged so often."""
+
+
 @dataclass(frozen=True)
 class NoisySums(Defence):
     """What the three have in common. ``noise`` names every sum of the run, "request/leaf", and its deviation.
 
-    A sum that is not named is refused, wherever the noise is added: it would leave without any.
+    All noise is discrete, drawn from secrets, and added to whole numbers of steps (``coterie.learn.whole.UNITS``), so
+    what a sum gets is the next larger deviation that its grid has. A sum that is not named is refused, wherever the
+    noise is added: it would leave without any.
     """
 
     noise: Mapping[str, float] = field(default_factory=dict)
@@ -119,6 +128,11 @@ class NoisySums(Defence):
         for name, deviation in self.noise.items():
             require(0 <= deviation < math.inf, f"noise[{name!r}]", deviation, "must be a finite number of at least 0")
 
+    @property
+    def shares(self) -> int:
+        """How many independent draws are in each sum for certain."""
+        return 1
+
     def fits(self, protocol: AnyProtocol) -> str:
         missing = [name for name in protocol.releases() if name not in self.noise]
         if not protocol.releases():
@@ -126,7 +140,13 @@ class NoisySums(Defence):
         return f"no noise is planned for {', '.join(missing)}" if missing else ""
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
-        return [GaussianDpEvent(deviation) for deviation in self.noise.values()]
+        return [GaussianDpEvent(multiplier(grid_of(deviation, self.shares))) for deviation in self.noise.values()]
+
+    @property
+    def distance(self) -> float:
+        """Total variation of all releases of a run from what their events describe, at most."""
+        grids = [grid_of(deviation, self.shares) for deviation in self.noise.values()]
+        return ENTRIES * sum(grid.distance for grid in grids if grid is not None)
 
     def guarantee(self, run: RunFacts) -> Guarantee:
         if run.bounded is None:
@@ -134,11 +154,26 @@ class NoisySums(Defence):
             return Guarantee.none(why, Level.RECORD, self.trust)
         if run.reveals:
             return Guarantee.none(f"a client also reveals {run.reveals}", run.bounded, self.trust)
-        return guarantee_of(self.events(run), run.delta, run.bounded, self.trust, clip=1.0)
+        return guarantee_of(self.events(run), run.delta, run.bounded, self.trust, clip=1.0, distance=self.distance)
 
 
-def deviations(noise: Mapping[str, float], turn: Turn, leaves: Params) -> dict[str, float]:
-    """The deviation planned for each leaf of this request's answer."""
+Grids = Mapping[str, NoiseGrid | None]
+"""By leaf; None: no noise is planned."""
+
+
+@lru_cache(maxsize=1024)
+def grid_of(deviation: float, shares: int) -> NoiseGrid | None:
+    return NoiseGrid.over(UNITS, deviation, shares) if deviation > 0 else None
+
+
+def multiplier(grid: NoiseGrid | None) -> float:
+    return 0.0 if grid is None else grid.multiplier
+
+
+def grids_of(
+    noise: Mapping[str, float], turn: Turn, leaves: Iterable[str], shares: int = 1
+) -> dict[str, NoiseGrid | None]:
+    """The grid of each leaf of this request's answer."""
     found = {}
     for leaf in leaves:
         name = f"{turn.kind}/{leaf}"
@@ -147,25 +182,34 @@ def deviations(noise: Mapping[str, float], turn: Turn, leaves: Params) -> dict[s
                 f"sum {name!r} has no noise planned and would leave without any; give plan_noise all releases "
                 f"of the protocol. Planned: {sorted(noise)}"
             )
-        found[leaf] = noise[name]
+        found[leaf] = grid_of(noise[name], shares)
     return found
 
 
-def spend(planned: Mapping[str, float], turn: Turn, clients: Iterable[int] = (EVERYBODY,)) -> None:
+def told(grids: Grids, draws: float = 1.0) -> dict[str, float]:
+    """The deviation of each sum's noise, of which there are ``draws`` times as many draws as its grid has shares."""
+    return {leaf: 0.0 if grid is None else grid.deviation * math.sqrt(draws) for leaf, grid in grids.items()}
+
+
+def spend(grids: Grids, turn: Turn, clients: Iterable[int] = (EVERYBODY,)) -> None:
     """Write down what these releases cost those who are in them."""
-    for leaf, deviation in planned.items():
-        turn.ledger.spend(Spend(f"{turn.kind}/{leaf}", deviation), clients)
+    for leaf, grid in grids.items():
+        turn.ledger.spend(Spend(f"{turn.kind}/{leaf}", multiplier(grid)), clients)
 
 
-def client_noise(leaves: Params, ids: Tensor, deviation: Mapping[str, float], turn: Turn) -> dict[str, Tensor]:
-    """The leaves (clients, ...) with noise from each client's own stream."""
-    noisy = {}
-    for name, leaf in leaves.items():
-        if deviation[name] == 0:
-            noisy[name] = leaf
-            continue
-        drawn = torch.stack(
-            [torch.randn(leaf.shape[1:], generator=turn.secrets(one, "noise", name).torch()) for one in ids.tolist()]
-        )
-        noisy[name] = leaf + drawn.mul_(deviation[name])
-    return noisy
+def noised(values: Tensor, grid: NoiseGrid | None, secrets: Secrets) -> Tensor:
+    """The values (...) with noise, in steps of the noise, int64; without a grid, in those of the contributions.
+
+    What a protocol sends at a level is on the contributions' grid already. What else comes is rounded to it: nothing is
+    claimed of that.
+    """
+    steps = values.double() * UNITS
+    largest = float(steps.abs().max()) if steps.numel() else 0.0
+    require(largest < 2.0**53, "largest sum", largest / UNITS, f"must be below {2.0**53 / UNITS:.3g}; scale it down")
+    whole = steps.round_().long()
+    return whole if grid is None else torch.from_numpy(grid.noised(whole.numpy(), secrets))
+
+
+def values_of(noised: Tensor, grid: NoiseGrid | None) -> Tensor:
+    """``noised`` in the measure of the contributions, float64."""
+    return noised.double() * (STEP / (1 if grid is None else grid.multiple))
