@@ -16,6 +16,7 @@ from coterie.learn.clusters.lloyd import (
     cluster_counts,
     cluster_means,
     cluster_sums,
+    exact_products,
     leading_subspace,
     moved_centres,
     nearest,
@@ -220,3 +221,42 @@ def test_other_bad_input_is_named() -> None:
         Points.of([torch.zeros(1, 2), torch.zeros(1, 3)])
     with pytest.raises(InvalidInput, match="dimensions=7"):
         leading_subspace(torch.eye(3), 7)
+
+
+@pytest.mark.parametrize("features", [1, 3, 100, 784])
+def test_exact_products_are_a_row_s_own_and_right(features: int) -> None:
+    """To 2^-23 of the largest entry of a row, whose entries are cut there; the same bits alone and in any company."""
+    draws = Rng.seeded(features).torch()
+    x = torch.randn(300, features, generator=draws) * torch.logspace(-30, 30, 300).unsqueeze(1)
+    vectors = torch.randn(7, features, generator=draws)
+    found = exact_products(x, vectors)
+    expected = x.double() @ vectors.double().T
+    room = x.double().abs().amax(1, keepdim=True) * vectors.double().abs().sum(1) * 2.0**-23
+    assert bool(((found - expected).abs() <= room).all())
+    for row in (0, 150, 299):
+        assert torch.equal(exact_products(x[row : row + 1], vectors)[0], found[row])
+    order = torch.randperm(300, generator=draws)
+    assert torch.equal(exact_products(x[order], vectors), found[order])
+
+
+@pytest.mark.parametrize("features", [2, 5, 64, 300])
+def test_labels_alone_are_labels_and_hang_on_nothing_else(features: int) -> None:
+    """Points on the plane between two centres, where rounding decides; those that are clear are labelled as before."""
+    draws = Rng.seeded(features).torch()
+    centres = torch.randn(5, features, generator=draws)
+    x = torch.randn(4000, features, generator=draws)
+    half, along = (centres[0] + centres[1]) / 2, centres[1] - centres[0]
+    ties = half + x - ((x - 0.0) @ along / along.square().sum()).unsqueeze(1) * along
+    both = torch.cat([ties, x])
+    whole = nearest(both, centres, alone=True)
+    for kept in (torch.arange(1, 8000), torch.randperm(8000, generator=draws), torch.tensor([17])):
+        assert torch.equal(nearest(both[kept], centres, alone=True), whole[kept])
+    distances = torch.cdist(both.double(), centres.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    gap = distances.gather(1, whole.unsqueeze(1))[:, 0] - distances.min(1).values
+    assert float(gap.max()) < 1e-5 * float(distances.max())
+
+
+def test_labels_alone_where_single_precision_overflows() -> None:
+    centres = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 30.0]])
+    x = torch.tensor([[3e38, 0.0], [0.0, 3e38], [0.9, 0.0], [-3e38, -1.0]])
+    assert nearest(x, centres, alone=True).tolist() == [1, 2, 1, 0]

@@ -18,20 +18,27 @@ from coterie.learn.whole import radius, require_bound, row_factors, tight_rows
 RECORD_UNITS = 1 << 16
 """The largest norm of a record, in steps. 32,767 records then add up within 32 bits."""
 
-OUTER_SIDE = 1 << 8
+OUTER_SIDE = 190
 OUTER_ROWS = (1 << 24) // OUTER_SIDE**2
-DIAGONAL, OFF_DIAGONAL = 169, 239
+DIAGONAL, OFF_DIAGONAL = 29, 41
 OUTER_UNITS = DIAGONAL * OUTER_SIDE**2
+"""Just below 2^20, the steps that one unit may move a sum by (``coterie.learn.whole.UNITS``)."""
 
 _MAGIC = 1.5 * 2.0**23
 _MAGIC_BITS = np.float32(_MAGIC).view(np.uint32)
 """Added to a float of less than 2^22, this rounds it to a whole number, which is then the lower bits' difference."""
 
 
-def exact_counts(points: Points, labels: Tensor, clusters: int) -> Tensor:
-    """How many points of each client carry each label, (clients, clusters) int64."""
-    slots = points.owners().long() * clusters + labels
-    return torch.bincount(slots, minlength=points.clients * clusters).view(points.clients, clusters)
+def exact_counts(points: Points, labels: Tensor, clusters: int, steps: int = 1) -> Tensor:
+    """How many points of each client carry each label, (clients, clusters) int64, in so many steps a point.
+
+    A point's weight, at most 1, is rounded down to whole steps.
+    """
+    slots, length = points.owners().long() * clusters + labels, points.clients * clusters
+    if points.weights is None:
+        return torch.bincount(slots, minlength=length).view(points.clients, clusters) * steps
+    whole = points.weights.double().clamp(0, 1).mul_(steps).floor_()  # whole numbers: doubles add them exactly
+    return torch.bincount(slots, whole, minlength=length).view(points.clients, clusters).long()
 
 
 def exact_cluster_sums(
@@ -53,7 +60,10 @@ def exact_cluster_sums(
         first, last = int(mine[0]) * clusters, (int(mine[-1]) + 1) * clusters
         slots = mine.mul(clusters).add_(labels[rows]).sub_(first)
         buffer = torch.empty_like(about) if buffer is None else buffer
-        scaled = torch.mul(about, row_factors(about, bound, inner).unsqueeze(1), out=buffer[: len(about)])
+        factors = row_factors(about, bound, inner)
+        if points.weights is not None:
+            factors *= points.weights[rows].clamp(0, 1)
+        scaled = torch.mul(about, factors.unsqueeze(1), out=buffer[: len(about)])
         totals[first:last] += _added(scaled, slots.numpy(), last - first)
     return torch.from_numpy(totals).view(points.clients, clusters, points.features)
 
@@ -62,9 +72,10 @@ def exact_outer_products(points: Points, bound: float, anchor: Tensor | None) ->
     """Each client's sum of outer products of its clipped records, packed, (clients, features (features + 1) / 2) int64.
 
     A record has at most ``OUTER_SIDE`` steps, so a batch product over ``OUTER_ROWS`` records is exact in float32,
-    where whole numbers reach 2^24. Entries on the diagonal are weighted by 169 and the others, each of which stands
-    for two, by 239, which is just below 169 sqrt(2): one record moves the packed sum by at most ``OUTER_UNITS`` in L2
-    norm. Also returns what one of these steps is worth; ``unpacked_products`` takes the weights off again.
+    where whole numbers reach 2^24. Entries on the diagonal are weighted by 29 and the others, each of which stands
+    for two, by 41, which is just below 29 sqrt(2): one record moves the packed sum by at most ``OUTER_UNITS`` in L2
+    norm. Also returns what one of these steps is worth; ``unpacked_products`` takes the weights off again. A record of
+    weight w is shorter by its root.
     """
     features, step, buffer = points.features, 1.0, None
     upper = _upper(features)
@@ -72,9 +83,10 @@ def exact_outer_products(points: Points, bound: float, anchor: Tensor | None) ->
     for clients, size in alike(points.sizes.tolist(), chunk_rows(2 * features), CHUNK_FLOATS // features**2):
         start, count = int(points.offsets[clients.start]), clients.stop - clients.start
         origin = points.x.new_zeros(()) if anchor is None else anchor
-        for _, about in chunks_about(points.x[start : start + count * size], origin):
+        for rows, about in chunks_about(points.x[start : start + count * size], origin):
             buffer = torch.empty_like(about) if buffer is None or len(buffer) < len(about) else buffer
-            steps, step = tight_rows(about, bound, OUTER_SIDE, out=buffer[: len(about)])
+            shares = None if points.weights is None else points.weights[start:][rows].clamp(0, 1).sqrt()
+            steps, step = tight_rows(about, bound, OUTER_SIDE, buffer[: len(about)], shares)
             totals[clients] += _outer(steps.view(count, -1, features), upper)
     return totals.mul_(_pack_weights(features)), step**2 / DIAGONAL
 

@@ -122,11 +122,31 @@ def chunks_about(
         yield rows, about
 
 
-def nearest(x: Tensor, centres: Tensor) -> Tensor:
+def exact_products(x: Tensor, vectors: Tensor) -> Tensor:
+    """x @ vectors.T in doubles, (rows, vectors), each row a function of that row alone.
+
+    A product of floats is rounded by its place in the matrix: one row less, and all rows after it may change in their
+    last bits. Here whole numbers are multiplied whose sums stay below 2^53, so that nothing is rounded in any order:
+    a row in 24 bits of its largest entry, and the vectors in two parts, high and low.
+    """
+    bits = 52 - 24 - (x.shape[1] - 1).bit_length()
+    require(bits >= 4, "features", x.shape[1], "must be at most 2^24")
+    scale = torch.from_numpy(np.ldexp(1.0, 24 - np.frexp(x.abs().amax(1).numpy())[1]))
+    whole = x.double().mul_(scale.unsqueeze(1)).round_()
+    plain = vectors.double()
+    finest = 2.0 ** (bits - math.frexp(float(plain.abs().max()))[1])
+    high = (plain * finest).round_()
+    low = ((plain * finest - high) * 2.0**bits).round_()
+    found = (whole @ high.T).add_(whole @ low.T, alpha=2.0**-bits)
+    return found.div_(scale.unsqueeze(1) * finest)
+
+
+def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
     """The index of the nearest centre of each point, (points,) int64; the first one on a tie.
 
     Distances are taken about the mean of the centres: |x|^2 - 2xc + |c|^2 in float32 loses everything on raw
     data that lie far from the origin. Near it, the points themselves need not be shifted, which saves a copy.
+    ``alone``: a point's label does not depend on the points around it, not even on a tie.
     """
     require(len(centres) > 0, "centres", 0, "must hold at least one centre")
     require(centres.shape[1] == x.shape[1], "centres", tuple(centres.shape), f"must have {x.shape[1]} features")
@@ -144,7 +164,27 @@ def nearest(x: Tensor, centres: Tensor) -> Tensor:
         scores = part.new_empty(len(part), len(half)) if scores is None else scores
         torch.addmm(half, part, shifted.T, alpha=-1, out=scores[: len(part)])
         np.argmin(scores[: len(part)].numpy(), axis=1, out=labels[rows].numpy())  # several times as fast as torch's
+        if alone:
+            _settle(labels[rows], scores[: len(part)], part, shifted, half)
     return labels
+
+
+def _settle(labels: Tensor, scores: Tensor, part: Tensor, centres: Tensor, half: Tensor) -> None:
+    """Decide anew, by products that are exact, wherever rounding could have decided.
+
+    A score is off by at most e = (features + 2) u (|half| + |x| |c|) (Higham 2002, section 3.1; twice that is taken).
+    Where the least is ahead by more than 4e it is the least in truth, by more than 2e, and exact products find it, too.
+    So which way a label was found does not matter: it is a function of the point.
+    """
+    real = torch.isfinite(half)
+    longest, highest = float(centres.norm(dim=1).max()), float(half[real].abs().max())
+    unit = (part.shape[1] + 8) * torch.finfo(part.dtype).eps
+    error = (torch.linalg.vector_norm(part, dim=1) * longest + highest) * unit
+    least = scores.gather(1, labels.unsqueeze(1)) + 4 * error.unsqueeze(1)
+    near = ((scores <= least).sum(1) != 1).nonzero().flatten()  # also where something overflowed
+    for some in near.split(chunk_rows(4 * (part.shape[1] + len(half)))):
+        exact = half[real].double() - exact_products(part[some], centres[real])
+        labels[some] = exact.argmin(1)
 
 
 def squared_distances(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
@@ -161,6 +201,51 @@ def record_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None 
     for rows, about in chunks_about(x, anchor, labels):
         torch.linalg.vector_norm(about, dim=1, out=answer[rows])
     return answer
+
+
+def row_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+    """As ``record_norms``, in doubles, from a kernel that sees one row at a time. Squares may overflow in single."""
+    answer = np.empty(len(x))
+    for rows, about in chunks_about(x, anchor, labels):
+        plain = about.numpy()
+        answer[rows] = np.einsum("ij,ij->i", plain, plain)
+        for row in np.flatnonzero(~np.isfinite(answer[rows])):
+            answer[rows.start + row] = np.square(plain[row], dtype=np.float64).sum()
+    return torch.from_numpy(np.sqrt(answer))
+
+
+def sums_by_client(points: Points, labels: Tensor, clusters: int, anchors: Tensor) -> Tensor:
+    """As ``cluster_sums`` without a clip, in doubles, (clients, clusters, features): each client's from its rows alone.
+
+    No chunk holds part of one client and part of another, and rows are added in their order, so that who else is there
+    decides nothing, not even the last bit.
+    """
+    totals = torch.zeros(points.clients * clusters, points.features, dtype=torch.float64)
+    for clients, rows in own_chunks(points.offsets.tolist(), chunk_rows(4 * points.features)):
+        first, last = clients.start * clusters, clients.stop * clusters
+        about = (points.x[rows] - anchors.index_select(0, labels[rows])).double()
+        sizes = (
+            points.offsets[1:][clients].clamp_max(rows.stop) - points.offsets[clients].clamp_min(rows.start)
+        ).long()
+        owners = torch.arange(len(sizes)).repeat_interleave(sizes)
+        weights = torch.ones(len(about)) if points.weights is None else points.weights[rows]
+        slots = (owners * clusters + labels[rows]).int()
+        totals[first:last] += _added(about, slots, last - first, weights.double())
+    return totals.view(points.clients, clusters, points.features)
+
+
+def own_chunks(offsets: Sequence[int], most_rows: int) -> Iterator[tuple[slice, slice]]:
+    """Clients and their rows, whole clients together as long as they fit; a larger one alone, in pieces of its own."""
+    client, last = 0, len(offsets) - 1
+    while client < last:
+        end = client + 1
+        while end < last and offsets[end + 1] - offsets[client] <= most_rows:
+            end += 1
+        for start in range(offsets[client], max(offsets[end], offsets[client] + 1), most_rows):
+            stop = min(start + most_rows, offsets[end])
+            if stop > start:
+                yield slice(client, end), slice(start, stop)
+        client = end
 
 
 def _record_scales(part: Tensor, clip: Clip, weights: Tensor | None = None) -> Tensor:
@@ -283,11 +368,14 @@ def leading_subspace(matrix: Tensor, dimensions: int) -> Tensor:
     return vectors[:, -dimensions:].T.flip(0).to(matrix.dtype)
 
 
-def project(x: Tensor, subspace: Tensor, anchor: Tensor | None = None) -> Tensor:
-    """Coordinates of each point in the subspace, (points, dimensions)."""
+def project(x: Tensor, subspace: Tensor, anchor: Tensor | None = None, alone: bool = False) -> Tensor:
+    """Coordinates of each point in the subspace, (points, dimensions); ``alone`` as in ``nearest``."""
     answer = torch.empty(len(x), len(subspace), dtype=x.dtype)
-    for rows, about in chunks_about(x, anchor):
-        torch.mm(about, subspace.T, out=answer[rows])
+    for rows, about in chunks_about(x, anchor, extra=4 * x.shape[1] if alone else 0):
+        if alone:
+            answer[rows] = exact_products(about, subspace).to(x.dtype)
+        else:
+            torch.mm(about, subspace.T, out=answer[rows])
     return answer
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from coterie.errors import require
 from coterie.learn.clusters.clipping import Bounded
+from coterie.learn.whole import STEP, UNITS
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,12 @@ class NormBins:
         """How many norms of each client fall into each bin, (clients, bins).
 
         One unit is one norm: a record's at record level, or the client's only one at client level. It lies in one
-        bin, so it moves the sum by 1, or by its weight, which is at most 1.
+        bin, so it moves the sum by 1, or by its weight, which is at most 1 and rounded down to whole steps.
         """
         bins = torch.bucketize(norms.double(), self.upper_edges()).clamp_max(len(self) - 1)
         slots = owners.long() * len(self) + bins
-        mass = None if weights is None else weights.double()
-        found = torch.bincount(slots, mass, minlength=clients * len(self)).view(clients, -1).float()
+        mass = None if weights is None else weights.double().clamp(0, 1).mul_(UNITS).floor_().mul_(STEP)
+        found = torch.bincount(slots, mass, minlength=clients * len(self)).view(clients, -1).double()
         return Bounded(found, l2=1.0, l1=1.0)
 
 

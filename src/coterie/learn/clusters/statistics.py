@@ -4,14 +4,29 @@ Everything is scaled so that one unit (a record, or a client) moves the sum over
 noise multiplier *is* the noise's deviation, and a bound and a sensitivity that disagree cannot be stated. The scale
 follows from what is public, and ``unscaled`` takes it back. A deployed client, the simulator and an adversary that
 knows the algorithm all call these functions.
+
+Where a unit is bounded, what is sent are whole numbers of steps (``coterie.learn.whole``), as doubles: sums of these
+are exact in any order, and the bound holds after rounding. And what a record adds must be a function of that record:
+labels and norms come from kernels whose rows do not depend on the rows around them.
 """
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped, client_norms, clip_clients
+from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
+from coterie.learn.clusters.exact_sums import (
+    DIAGONAL,
+    OFF_DIAGONAL,
+    OUTER_SIDE,
+    RECORD_UNITS,
+    exact_cluster_sums,
+    exact_counts,
+    exact_outer_products,
+)
 from coterie.learn.clusters.lloyd import (
     Points,
     cluster_sums,
@@ -19,10 +34,12 @@ from coterie.learn.clusters.lloyd import (
     nearest,
     packed_outer_products,
     project,
-    record_norms,
+    row_norms,
+    sums_by_client,
 )
 from coterie.learn.clusters.quantile import NormBins
 from coterie.learn.params import Params
+from coterie.learn.whole import STEP, UNITS, radius, tight_aim, whole_rows
 
 Unit = type[RecordClip] | type[ClientClip] | type[Unclipped]
 """Whose share in a sum is bounded."""
@@ -56,8 +73,43 @@ def statistics(kind: str, public: Params, points: Points, unit: Unit) -> dict[st
 
 
 def unscaled(leaf: str, total: Tensor, public: Params, unit: Unit) -> Tensor:
-    """A sum over clients in the data's own measure; weights and outer products are used up to a factor only."""
-    return total * public["bound"] if leaf == "sums" and unit is not Unclipped else total
+    """A sum over clients (...) in the data's own measure; outer products are those of directions.
+
+    Rows are scaled to a little less than the bound, so that rounding keeps them within it; that is taken back, too.
+    """
+    if unit is Unclipped:
+        return total
+    if leaf == "outer" and unit is RecordClip:
+        return total * _outer_worth(public["middle"].shape[-1])
+    return total * (sums_worth(public, unit) if leaf == "sums" else _rows_worth(total.numel(), unit))
+
+
+def sums_worth(public: Params, unit: Unit) -> float:
+    """What 1 in the scaled sums is worth in the data's own measure; their noise is worth it, too."""
+    if unit is Unclipped:
+        return 1.0
+    clusters, features = public["centres"].shape
+    bound = float(public["bound"])
+    if unit is RecordClip:
+        return bound * RECORD_UNITS / radius(RECORD_UNITS, features, torch.float32)
+    return bound * _rows_worth(clusters * features, unit)
+
+
+def _rows_worth(length: int, unit: Unit) -> float:
+    """Of a client's whole row; records are counted in whole units."""
+    return UNITS / radius(UNITS, length, torch.float64) if unit is ClientClip else 1.0
+
+
+def _outer_worth(features: int) -> Tensor:
+    """(packed,): to sums of outer products of unit vectors, off the diagonal times the root of 2."""
+    rows, columns = torch.triu_indices(features, features)
+    of_two = torch.where(rows == columns, 1.0, math.sqrt(2.0) * DIAGONAL / OFF_DIAGONAL).double()
+    return of_two * (UNITS / (DIAGONAL * tight_aim(OUTER_SIDE, features) ** 2))
+
+
+def _in_steps(rows: Tensor, bound: float) -> Tensor:
+    """Each client's row (clients, ...) clipped to the bound, over the bound, in whole steps."""
+    return whole_rows(rows.double().flatten(1), bound, UNITS).mul_(STEP).view(rows.shape)
 
 
 def _outer(points: Points, middle: Tensor, unit: Unit) -> Tensor:
@@ -65,18 +117,25 @@ def _outer(points: Points, middle: Tensor, unit: Unit) -> Tensor:
 
     Scott et al. clip instead. A record of norm 1 also keeps a few far-away ones from choosing the subspace.
     """
-    if unit is Unclipped:
-        return packed_outer_products(points, Unclipped(), middle).value
-    clip = ClientClip(TINY) if unit is ClientClip else RecordClip(TINY)
-    found = packed_outer_products(points, clip, middle)
-    return found.value.div_(found.l2)
+    if unit is RecordClip:
+        return exact_outer_products(points, TINY, middle)[0].double().mul_(STEP)
+    found = packed_outer_products(points, Unclipped(), middle).value
+    return found if unit is Unclipped else _in_steps(found, TINY)
 
 
 def _weights(points: Points, public: Params, unit: Unit) -> Tensor:
     """Step 2: how many points are nearest to each of the server's; a client's counts are scaled to norm 1."""
-    seen = project(points.x, public["subspace"], public["middle"])
-    found = counts(points, nearest(seen, public["known"]), len(public["known"]))
-    return clip_clients(found, ClientClip(1.0)).value if unit is ClientClip else found
+    known, alone = public["known"], unit is not Unclipped
+    seen = project(points.x, public["subspace"], public["middle"], alone=alone)
+    found = _counted(points, nearest(seen, known, alone=alone), len(known), unit)
+    return _in_steps(found, 1.0) if unit is ClientClip else found
+
+
+def _counted(points: Points, labels: Tensor, clusters: int, unit: Unit) -> Tensor:
+    """Of weighted points the weight, which at record level is rounded down to whole steps."""
+    if unit is RecordClip:
+        return exact_counts(points, labels, clusters, UNITS).double().mul_(STEP)
+    return counts(points, labels, clusters)
 
 
 def labels_of(points: Points, public: Params) -> Tensor:
@@ -85,7 +144,7 @@ def labels_of(points: Points, public: Params) -> Tensor:
     Step 3 of FedDP-Init labels points in the subspace. Its centres lie in it, so the part of a point that sticks out is
     equally far from all of them, and the nearest one in full is the same.
     """
-    return nearest(points.x, public["centres"])
+    return nearest(points.x, public["centres"], alone=True)
 
 
 def _norms(points: Points, public: Params, unit: Unit) -> Tensor:
@@ -94,17 +153,16 @@ def _norms(points: Points, public: Params, unit: Unit) -> Tensor:
 
 
 def _norms_about(points: Points, labels: Tensor, public: Params, unit: Unit) -> Tensor:
-    if unit is ClientClip:
-        norms, owners = client_norms(_client_moves(points, labels, public["centres"])[0]), torch.arange(points.clients)
-    else:
-        norms, owners = record_norms(points.x, public["centres"], labels), points.owners()
-        return BINS.histogram(norms, owners, points.clients, points.weights).value
-    return BINS.histogram(norms, owners, points.clients).value
+    if unit is not ClientClip:
+        norms = row_norms(points.x, public["centres"], labels)
+        return BINS.histogram(norms, points.owners(), points.clients, points.weights).value
+    norms = row_norms(_client_moves(points, labels, public["centres"])[0].flatten(1))
+    return BINS.histogram(norms, torch.arange(points.clients), points.clients).value
 
 
 def _reaches(points: Points, centre: Tensor, unit: Unit) -> Tensor:
     """How far each unit's points lie from a centre, as a histogram; a client's, in the root of the mean square."""
-    norms, owners = record_norms(points.x, centre), points.owners()
+    norms, owners = row_norms(points.x, centre), points.owners()
     if unit is not ClientClip:
         return BINS.histogram(norms, owners, points.clients, points.weights).value
     totals = torch.zeros(points.clients, dtype=torch.float64).index_add_(0, owners.long(), norms.double().square())
@@ -118,24 +176,22 @@ def _client_moves(points: Points, labels: Tensor, centres: Tensor) -> tuple[Tens
     So many points have no louder voice. Scott et al. send a client's means, and whether it has points in a cluster: the
     mean of one point is as long as that of a hundred is short, and it is the long ones that decide the noise.
     """
-    each = counts(points, labels, len(centres))
-    size = client_norms(each).clamp_min(torch.finfo(each.dtype).tiny).unsqueeze(1)
-    sums = cluster_sums(points, labels, len(centres), Unclipped(), centres).value
-    return sums.div_(size.unsqueeze(2)), each / size
+    each = counts(points, labels, len(centres)).double()
+    size = row_norms(each).clamp_min(torch.finfo(each.dtype).tiny).unsqueeze(1)
+    return sums_by_client(points, labels, len(centres), centres).div_(size.unsqueeze(2)), each / size
 
 
 def _moves(points: Points, public: Params, unit: Unit) -> dict[str, Tensor]:
     """Step 3 and Lloyd: sums about the centres, and counts; and norms, if the next step's bound is to follow them."""
-    centres, labels = public["centres"], labels_of(points, public)
-    clusters = len(centres)
+    centres, clusters = public["centres"], len(public["centres"])
+    labels = nearest(points.x, centres, alone=unit is not Unclipped)
     if unit is Unclipped:
         sums = cluster_sums(points, labels, clusters, Unclipped(), centres).value
         return {"sums": sums, "counts": counts(points, labels, clusters)}
     bound = float(public["bound"])
     norms = {"norms": _norms_about(points, labels, public, unit)} if WATCH in public else {}
     if unit is RecordClip:
-        found = cluster_sums(points, labels, clusters, RecordClip(bound), centres)
-        return {"sums": found.value.div_(found.l2), "counts": counts(points, labels, clusters), **norms}
+        sums = exact_cluster_sums(points, labels, clusters, bound, RECORD_UNITS, centres).double().div_(RECORD_UNITS)
+        return {"sums": sums, "counts": _counted(points, labels, clusters, unit), **norms}
     sums, shares = _client_moves(points, labels, centres)
-    clipped = clip_clients(sums, ClientClip(bound), out=sums)
-    return {"sums": clipped.value.div_(clipped.l2), "counts": shares, **norms}
+    return {"sums": _in_steps(sums, bound), "counts": _in_steps(shares, 1.0), **norms}

@@ -22,7 +22,7 @@ from coterie.learn.clusters.lloyd import (
 )
 from coterie.learn.clusters.quantile import rms, standing_out
 from coterie.learn.clusters.shrinkage import shrunk
-from coterie.learn.clusters.statistics import BINS, statistics
+from coterie.learn.clusters.statistics import BINS, statistics, unscaled
 from coterie.protocols.clusterings.base import Clusters, Steps
 from coterie.protocols.clusterings.steps import Stepping
 from coterie.rng import Rng
@@ -165,8 +165,9 @@ class FedDPKMeans(Stepping):
             whole = {"subspace": torch.eye(self.features), "known": self.server_data.float() - state.known["middle"][0]}
             return state.learning(whole).at(state.round + 1)
         sums = yield from self.ask("outer", ["middle"], state, server)
-        noise = sums.noise.get("outer", 0.0)
-        return state.after("outer", sums, self._subspace(state, sums.values["outer"][0].double(), noise, server.rng))
+        noise, public = sums.noise.get("outer", 0.0), state.get("middle")
+        packed = unscaled("outer", sums.values["outer"][0].double(), public, self.unit)
+        return state.after("outer", sums, self._subspace(state, packed, noise, server.rng))
 
     def _subspace(self, state: Clusters, packed: Tensor, noise: float, rng: Rng) -> dict[str, Tensor]:
         """The leading directions of the noisy sum, shrunk towards that of the server's own points at its best scale.
@@ -191,7 +192,8 @@ class FedDPKMeans(Stepping):
             upper = torch.triu_indices(self.features, self.features)
             return (upper[0] == upper[1]).double()
         points = Points.of([self.server_data])
-        return statistics("outer", state.get("middle"), points, RecordClip)["outer"][0].double()
+        found = statistics("outer", state.get("middle"), points, RecordClip)["outer"][0]
+        return unscaled("outer", found, state.get("middle"), RecordClip)
 
     def _cells(self, state: Clusters, weights: Tensor, noise: float, rng: Rng) -> Tensor:
         """Centres in the subspace, as they lie in full: one a cluster, or more, if noise lets their means be seen.

@@ -13,7 +13,7 @@ from coterie.flow.ask import Sums
 from coterie.flow.protocol import Server
 from coterie.learn.clusters.lloyd import followed_centres
 from coterie.learn.clusters.quantile import best_bound, quantile, standing_out
-from coterie.learn.clusters.statistics import BINS, WATCH, unscaled
+from coterie.learn.clusters.statistics import BINS, WATCH, sums_worth, unscaled
 from coterie.learn.params import Params
 from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.base import Clusterer, Clusters, Steps
@@ -123,7 +123,7 @@ class Stepping(Clusterer):
     def _moved(self, sums: Sums, public: Params, doubt: Tensor | None) -> dict[str, Tensor]:
         """The centres, their doubt, and how many points they stand for: none, if noise explains the count."""
         total, heads = (unscaled(leaf, sums.values[leaf][0], public, self.unit).float() for leaf in ("sums", "counts"))
-        noise = float(unscaled("sums", torch.tensor(sums.noise.get("sums", 0.0)), public, self.unit))
+        noise = sums.noise.get("sums", 0.0) * sums_worth(public, self.unit)
         least = max(NOBODY, 2 * sums.noise.get("counts", 0.0))
         centres, after = followed_centres(public["centres"], total, heads, least, noise, doubt)
         return {"centres": self.boxed(centres), "doubt": after, "heads": torch.where(heads >= least, heads, 0.0)}
