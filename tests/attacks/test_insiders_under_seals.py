@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from tests.attacks.federations import LOCAL as MARKED
+from tests.attacks.federations import MODEL as WIDE
+from tests.attacks.federations import marked_examples
 from tests.ring import blobs, play
 from torch.nn.functional import one_hot
 
+from coterie.attacks.property import property_threat
+from coterie.attacks.property_active import ActiveProperty
+from coterie.attacks.updates import Imitation
+from coterie.data.partition.property import PropertySplit
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.secure_sums import SecureSums
 from coterie.flow.guard import Defence
@@ -84,6 +91,31 @@ def test_the_witness_sees_true_clusters_where_the_tape_has_decoys() -> None:
     assert bool((joined == 1).all())
     assert witness.members[0] == plain.members[0]
     assert sum(len(clients) for clients in witness.members[0].values()) == 8
+
+
+def test_active_property_inference_changes_what_arrives_under_mingling() -> None:
+    """With the key that a colluding client hands over, its tampered upload can be told from the honest one."""
+    rng = Rng.seeded(0)
+    split = PropertySplit(3, "mark", every=2, warmup=1)
+    federation = split.split(marked_examples(400), rng)
+    threat = replace(property_threat(), server=True, keys=frozenset({SHARED_KEY}))
+    attack = ActiveProperty(
+        Imitation(WIDE, MARKED), threat, warmup=1, trees=10, data=split.auxiliary(federation), gamma=5.0
+    )
+    protocol, mingling = (
+        Ifca(rounds=2, local=MARKED, clusters=2, candidates=0),
+        Mingling(threshold=1, cipher=MockCipher()),
+    )
+    opened = []
+    for adversaries in ([], [attack]):
+        done = play(protocol, federation, WIDE, defence=mingling, tape=Tape([threat]), adversaries=adversaries)
+        view = done.ring.view(threat)
+        sent = view.sent(0)
+        opened.append(sent.sealed[SEALED].open(view.key(SHARED_KEY))[sent.ids.argsort()])
+    moved = (opened[1] - opened[0]).abs().amax(1)
+    own = sorted(threat.clients)
+    assert float(moved[own].min()) > 0.1
+    assert float(moved[[client for client in range(3) if client not in own]].max()) == 0
 
 
 def test_an_insider_is_given_the_slots_of_its_clients_alone() -> None:

@@ -39,11 +39,9 @@ from coterie.wire.messages import Contributions, Down
 from coterie.wire.sealed import SEALED
 
 WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
-Said = Any
-"""What a note holds once it is decoded: checked where it is used."""
-
-LAST = "secure sums: the last request"
-"""The name under which a client remembers what it has answered, so that it does not do so again."""
+Said = Any  # what a note holds once it is decoded: checked where it is used
+LAST = "secure sums: the last request"  # and what it has answered, so that it does not do so again
+WEIGHT = "weight of the slot"  # a leaf of its own in what is masked
 
 SHARES, MASKED, OPEN = "shares", "masked", "open"
 
@@ -357,9 +355,6 @@ class MaskingClient(ClientGuard):
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         return follow_up(asked, cohort, self.settings)
-
-
-WEIGHT = "weight of the slot"
 
 
 @dataclass(frozen=True)
