@@ -1,8 +1,8 @@
 """Lloyd's statistics of many clients in one pass: nearest centres, sums, counts, histograms, outer products.
 
 The points of client i are rows ``offsets[i]:offsets[i + 1]`` of one matrix. Every kernel walks that matrix in chunks of
-rows, so that memory beyond the inputs and the answer stays at a few megabytes. A chunk is read from memory once; what is
-computed from it stays in buffers that the next chunk uses again. The data are never copied as a whole.
+rows, so that memory beyond the inputs and the answer stays at a few megabytes. A chunk is read once; what is computed
+from it stays in buffers that the next chunk uses again. The data are never copied as a whole.
 """
 
 from __future__ import annotations
