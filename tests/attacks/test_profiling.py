@@ -166,7 +166,11 @@ def test_both_attacks_read_ifca(auxiliary: Auxiliary) -> None:
 
 @pytest.mark.parametrize(
     "defence",
-    [Mingling(cipher=MockCipher()), Mingling(cipher=MockCipher(), exact=True), Mingling(cipher=PairwiseMasks())],
+    [
+        Mingling(cipher=MockCipher()),
+        Mingling(cipher=MockCipher(), exact=True),
+        Mingling(cipher=PairwiseMasks(), exact=True),
+    ],
     ids=["shared key", "shared key, exact", "masks"],
 )
 def test_against_mingling_the_server_alone_guesses(defence: Mingling, auxiliary: Auxiliary) -> None:
