@@ -25,7 +25,7 @@ class Roots:
     @staticmethod
     def seeded(seed: int) -> Roots:
         """For simulations: whoever knows the seed knows the secrets too."""
-        return Roots(Rng.seeded(seed), Secrets.seeded(seed))
+        return Roots.same(Rng.seeded(seed))
 
     @staticmethod
     def same(rng: Rng) -> Roots:
