@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.audit.toy import FAMILY, UNITS, Noise, Toy, as_configured, found, noise, subject
+from tests.audit.toy import FAMILY, UNITS, AsConfigured, Noise, Toy, as_configured, found, noise, subject
 
 from coterie.audit import engine, gate, reference, work
 from coterie.audit.case import Subject, label
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
-from coterie.audit.family import find
 from coterie.audit.frontier import frontier, mark_dominated
 from coterie.audit.reference import AS_CONFIGURED
 from coterie.audit.tried import Tried
@@ -29,6 +28,7 @@ from coterie.measure.findings import AuditResult, Check, Defended, FrontierPoint
 from coterie.measure.intervals import Interval, Sample, proportion
 from coterie.measure.verdicts import Verdict
 from coterie.privacy.guarantee import Guarantee, Level, Trust
+from coterie.protocols.clusterings.kfed import KFed
 from coterie.report.html import render
 from coterie.run.jobs import JobFailed
 
@@ -38,7 +38,7 @@ def only_the_toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "all_families", lambda: [FAMILY])
     monkeypatch.setattr(engine, "find", lambda name: FAMILY)
     monkeypatch.setattr(work, "find", lambda name: FAMILY)
-    monkeypatch.setattr(reference, "measure", as_configured)
+    monkeypatch.setattr(reference, "run", as_configured)
     monkeypatch.setitem(registry.DEFENCES, "noise", "tests.audit.toy:Noise")
 
 
@@ -126,7 +126,7 @@ def test_no_claim_is_an_epsilon_of_infinity(tmp_path: Path) -> None:
 
 
 def test_a_limit_that_nothing_measured_is_broken(tmp_path: Path) -> None:
-    (check,) = run(tmp_path, model={"kind": "cnn"}, limits={"max_toy_auc": 0.9}).checks
+    (check,) = run(tmp_path, trainer={"kind": "fedavg"}, limits={"max_toy_auc": 0.9}).checks
     assert not check.passed
     assert "nothing measured it" in check.reason
 
@@ -147,8 +147,8 @@ def test_an_unknown_limit_suggests_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_family_that_does_not_fit_is_left_out_with_a_reason(tmp_path: Path) -> None:
-    result = run(tmp_path, model={"kind": "cnn"})
-    assert result.left_out == [LeftOut("toy", "needs fcnn")]
+    result = run(tmp_path, trainer={"kind": "fedavg"})
+    assert result.left_out == [LeftOut("toy", "needs ifca")]
     assert result.findings == []
 
 
@@ -200,7 +200,8 @@ def test_a_dominated_setting_is_worse_in_one_and_better_in_none() -> None:
 
 
 def test_known_limits_follow_from_the_families() -> None:
-    assert gate.known_limits([FAMILY]) == ["max_toy_auc", "max_epsilon", "min_accuracy"]
+    known = ["max_toy_auc", "stress.max_toy_auc", "max_epsilon", "min_accuracy", "max_cost"]
+    assert gate.known_limits([FAMILY]) == known
 
 
 def test_options_make_the_label() -> None:
@@ -239,10 +240,12 @@ def test_accuracy_and_epsilon_of_another_federation_meet_no_limit(
     """What a family trains for its attack is not what is launched: the reference run decides."""
     poor = Sample.average([0.3, 0.31], 0.0, 1.0)
 
-    def unproven(subject: Subject, defence: Choice, seed: int) -> Evidence:
-        return replace(as_configured(subject, defence, seed), promise=None, utility=poor)
+    honest = AsConfigured.evidence
 
-    monkeypatch.setattr(reference, "measure", unproven)
+    def unproven(run: AsConfigured) -> Evidence:
+        return replace(honest(run), promise=None, utility=poor)
+
+    monkeypatch.setattr(AsConfigured, "evidence", unproven)
     limits = {"max_epsilon": 20.0, "min_accuracy": 0.5}
     result = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits)
     epsilon, accuracy = result.checks
@@ -268,7 +271,7 @@ class Untrained(Toy):
     """Runs a clustering, whatever is configured."""
 
     def protocol(self, subject: Subject) -> Protocol[Any]:
-        return find("reconstruction from k-means").protocol(subject)
+        return KFed(2)
 
 
 def test_a_defence_with_no_place_in_a_family_is_a_row_and_nothing_fails(
@@ -303,7 +306,7 @@ def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
     kept = set(tmp_path.rglob("*.json"))
     run(tmp_path, limits={"max_epsilon": 3.0})  # judged anew, not run anew
     assert set(tmp_path.rglob("*.json")) == kept
-    run(tmp_path, trainer={"kind": "fedavg"})
+    run(tmp_path, seed=5)
     assert len(set(tmp_path.rglob("*.json"))) == 2 * len(kept)
 
 
@@ -358,8 +361,8 @@ class Picky(Toy):
             raise InvalidInput(f"strength={strength} is too much for this federation")
         if strength:
             warnings.warn(f"strength={strength} is little", UserWarning, stacklevel=1)
-        if subject.model.options.get("hidden") == 0:
-            raise InvalidInput("hidden=0 cannot be trained")
+        if subject.model.options.get("hidden") == 5:
+            raise InvalidInput("hidden=5 cannot be trained")
         return super().measure(subject, defence, seed)
 
 
@@ -385,14 +388,14 @@ def test_what_the_user_named_is_not_left_out_in_silence(tmp_path: Path) -> None:
     result = run(tmp_path, defence={"kind": "noise", "strength": 4.0}, limits={"max_toy_auc": 0.99})
     assert "1 combination was left out: noise (strength 4) in toy." in result.headline
     assert "nothing measured it" in result.checks[0].reason
-    with pytest.raises(JobFailed, match="hidden=0 cannot be trained"):
-        run(tmp_path, model={"kind": "fcnn", "hidden": 0}, audit={"families": ["toy"]})
+    with pytest.raises(JobFailed, match="hidden=5 cannot be trained"):
+        run(tmp_path, model={"kind": "fcnn", "hidden": 5}, audit={"families": ["toy"]})
 
 
 @pytest.mark.usefixtures("picky")
 def test_an_audit_of_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no attack could be run: toy: hidden=0 cannot be trained"):
-        run(tmp_path, model={"kind": "fcnn", "hidden": 0})
+    with pytest.raises(InvalidInput, match="no attack could be run: toy: hidden=5 cannot be trained"):
+        run(tmp_path, model={"kind": "fcnn", "hidden": 5})
 
 
 @pytest.mark.usefixtures("picky")

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coterie.audit.case import Subject, parse, read
-from coterie.audit.clustering_scene import Scene, noise
+from coterie.audit.clusterings import PLACES, as_pictures, noise
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import all_families, find
 from coterie.commands.auditing import example_text, init
+from coterie.config import builders
 from coterie.config.schema import Choice
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.errors import InvalidInput
-from coterie.flow.guard import Defence
 from coterie.measure.claims import Outcome
 
 DIGITS: dict[str, Any] = {
@@ -38,6 +38,14 @@ DIGITS: dict[str, Any] = {
     "trainer": {"kind": "ifca", "clusters": 5, "rounds": 8, "local": {"steps": 3, "batch_size": 16, "lr": 0.3}},
 }
 NONE = Choice(kind="none")
+LLOYD: dict[str, Any] = {
+    "public": {"rows": 100},
+    "trainer": {"kind": "federated_lloyd", "clusters": 10, "level": "record", "steps": 2, "bound": 3.0},
+}
+
+
+def clustered(**more: Any) -> Subject:
+    return subject(**LLOYD | more)
 
 
 def subject(**more: Any) -> Subject:
@@ -62,7 +70,7 @@ def test_profiling_names_everybody_and_mingling_hides_them() -> None:
     assert scores(family.measure(subject(), NONE, 0), "curious server")["profiling by identity"] == 1.0
     mingled = Choice.model_validate({"kind": "mingling", "cipher": "mock"})
     undefended = family.measure(subject(), NONE, 0)
-    assert [round for round, _ in undefended.history] == list(range(9))
+    assert [round for round, _ in undefended.history] == list(range(1, 9))
     assert undefended.history[-1][1] == undefended.utility.mean > undefended.history[0][1]
     assert undefended.utility.units == 10  # clients
     curve = undefended.findings[0].by_round
@@ -76,14 +84,31 @@ def test_profiling_names_everybody_and_mingling_hides_them() -> None:
 
 def test_reconstruction_depends_on_who_adds_the_noise() -> None:
     family = find("reconstruction from k-means")
-    cosine = {
-        place: scores(family.measure(subject(), choice, 0))["record reconstruction"]
-        for place, choice in {"nobody": NONE, **{at: noise(at) for at in ("server", "shared", "client")}}.items()
-    }
+    every = {"nobody": NONE, "server": noise("server"), "shared": noise("shared"), "client": noise("client")}
+    found = {place: family.measure(clustered(), choice, 0) for place, choice in every.items()}
+    cosine = {place: scores(evidence)["reconstruction"] for place, evidence in found.items()}
     assert cosine["nobody"] > 0.999
     assert cosine["server"] > 0.999  # a curious server sees what it is sent before it adds the noise
     assert abs(cosine["shared"]) < 0.5
     assert abs(cosine["client"]) < 0.5
+    for evidence in found.values():
+        (control,) = [one for one in evidence.findings if one.control]
+        assert abs(control.score) < 0.35  # of five
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        {"kind": "kfed", "clusters": 4},
+        {"kind": "federated_lloyd", "clusters": 4, "steps": 3},
+        {"kind": "feddp_kmeans", "clusters": 4, "steps": 1},
+        {"kind": "feddp_kmeans", "clusters": 4, "level": "client"},
+    ],
+)
+def test_every_clustering_tells_its_server_everything_without_noise(trainer: dict[str, Any]) -> None:
+    evidence = find("reconstruction from k-means").measure(clustered(trainer=trainer), NONE, 0)
+    assert scores(evidence)["reconstruction"] > 0.9
+    assert evidence.utility_measure == "k-means cost"
 
 
 def levels(pictures: Sequence[str]) -> NDArray[np.int64]:
@@ -93,25 +118,35 @@ def levels(pictures: Sequence[str]) -> NDArray[np.int64]:
 def test_pictures_are_shown_beside_what_was_made_of_them() -> None:
     """Undefended, the server's picture is the client's own but for rounding; with noise it is another one."""
     family = find("reconstruction from k-means")
-    shown = family.measure(subject(), NONE, 0).pictures
+    shown = family.measure(clustered(), NONE, 0).pictures
     assert len(shown["private"]) == len(shown["rebuilt"]) == 5
     assert np.abs(levels(shown["private"]) - levels(shown["rebuilt"])).max() <= 1
-    hidden = family.measure(subject(), noise("client"), 0).pictures
+    hidden = family.measure(clustered(), noise("client"), 0).pictures
     assert hidden["private"] == shown["private"]
     assert np.abs(levels(hidden["private"]) - levels(hidden["rebuilt"])).mean() > 50
-    rows = replace(Scene.of(subject(), 0), shape=(64,))
-    assert rows.pictures({"private": [torch.zeros(64)]}) == {}  # a row of a table is no picture
+    digits = subject().examples()
+    assert len(as_pictures(digits, [torch.zeros(64)])) == 1
+    assert as_pictures(replace(digits, x=digits.x.flatten(1)), [torch.zeros(64)]) == []  # a row of a table is none
 
 
-def test_membership_is_certain_without_noise_and_bounded_with_it() -> None:
-    family = find("membership in a clustering")
-    assert scores(family.measure(subject(), NONE, 0))["membership test"] == 1.0
-    evidence = family.measure(subject(), noise("server"), 0)
-    assert scores(evidence)["membership test"] < 0.7
-    assert evidence.promise is not None
-    assert evidence.promise.outcome is Outcome.HOLDS
-    assert evidence.promise.lower_bound is not None
-    assert evidence.promise.lower_bound <= evidence.promise.epsilon == pytest.approx(1.0, rel=0.01)
+FEW = {"kmeans_membership": {"trials": 100}}
+
+
+@pytest.mark.parametrize("level", ["record", "client"])
+def test_membership_is_certain_without_noise_and_bounded_with_it(level: str) -> None:
+    family, asked = find("membership in a clustering"), clustered(audit=FEW)
+    asked = asked.model_copy(update={"trainer": asked.trainers[0].model_copy(update={"level": level})})
+    assert scores(family.measure(asked, NONE, 0))["membership test"] == 1.0
+    for place in PLACES:
+        evidence = family.measure(asked, noise(place), 0)
+        real, control = evidence.findings
+        assert (0.5 if level == "record" else 0.4) < real.score < 0.85  # a client may move sums by far less than 1
+        assert 0.35 < control.score < 0.65  # 100 and 100: a deviation of 0.04
+        assert evidence.promise is not None
+        assert evidence.promise.outcome is Outcome.HOLDS
+        assert evidence.promise.lower_bound is not None
+        assert evidence.promise.lower_bound <= evidence.promise.epsilon == pytest.approx(1.0, rel=0.01)
+        assert evidence.spent == pytest.approx(evidence.promise.epsilon, rel=0.01)
 
 
 def test_a_broken_mechanism_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,14 +157,8 @@ def test_a_broken_mechanism_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
         def server(self) -> Any:
             return CentralNoise({name: scale / 10 for name, scale in self.noise.items()}).server
 
-    def broken(self: Scene, choice: Choice) -> Defence:
-        honest = original(self, choice)
-        assert isinstance(honest, CentralNoise)
-        return Sloppy(honest.noise)
-
-    original = Scene.defence
-    monkeypatch.setattr(Scene, "defence", broken)
-    promise = find("membership in a clustering").measure(subject(), noise("server"), 0).promise
+    monkeypatch.setattr(builders, "CentralNoise", Sloppy)
+    promise = find("membership in a clustering").measure(clustered(audit=FEW), noise("server"), 0).promise
     assert promise is not None
     assert promise.outcome is Outcome.VIOLATED
     assert promise.lower_bound is not None
@@ -150,13 +179,20 @@ def test_property_inference_needs_a_property() -> None:
 
 def test_noise_on_sums_has_no_place_in_training_and_the_other_way_round() -> None:
     assert "no sums in which a unit's share" in find("preference profiling").misfit(subject(), noise("client"))
-    assert "no gradients" in find("membership in a clustering").misfit(subject(), Choice(kind="dpsgd"))
-    assert not find("membership in a clustering").misfit(subject(), noise("client"))
+    family, asked = find("membership in a clustering"), clustered()
+    assert "no gradients" in family.misfit(asked, Choice.model_validate({"kind": "dpsgd", "clip": 1.0}))
+    assert not family.misfit(asked, noise("client"))
+    unbounded = clustered(trainer={"kind": "federated_lloyd", "clusters": 4})
+    assert "must be bounded" in family.misfit(unbounded, noise("client"))
+    assert list(family.defences(unbounded)) == []
 
 
 def test_noise_added_by_nobody_known_is_an_error() -> None:
-    with pytest.raises(InvalidInput, match=r"added_by='sever' is unknown; did you mean 'server'"):
-        Scene.of(subject(), 0).defence(noise("sever"))
+    wrong = Choice.model_validate({"kind": "noisy_sums", "added_by": "sever"})
+    with pytest.raises(
+        InvalidInput, match=r"added_by='sever' is wrong: Input should be 'server', 'shared' or 'client'"
+    ):
+        clustered().why_not(wrong, clustered().launched)
 
 
 def test_the_example_is_valid_and_commented() -> None:
@@ -175,15 +211,21 @@ kind = "digits"
 kind = "label_sets"
 clients = 10
 sets = 5
+[public]
+rows = 100
 [audit]
 seeds = 2
 families = ["membership in a clustering", "reconstruction from k-means"]
+[audit.kmeans_membership]
+trials = 20
 [[audit.compare]]
 kind = "noisy_sums"
 added_by = "shared"
 [trainer]
-kind = "fedavg"
-rounds = 2
+kind = "federated_lloyd"
+clusters = 4
+level = "record"
+steps = 1
 [limits]
 max_membership_auc = {limit}
 """
@@ -212,11 +254,11 @@ def test_an_audit_writes_a_report_and_the_gate_decides_the_exit_code(tmp_path: P
 
 def test_an_audit_goes_on_with_what_was_finished(tmp_path: Path) -> None:
     values = {"audit": {"seeds": 2, "families": ["reconstruction from k-means"]}}
-    first = audit(subject(**values), tmp_path, processes=1)
+    first = audit(clustered(**values), tmp_path, processes=1)
     kept = sorted(tmp_path.rglob("*.json"))
     kept[0].unlink()
     before = {path: path.stat().st_mtime_ns for path in kept[1:]}
-    assert audit(subject(**values), tmp_path, processes=1).findings == first.findings
+    assert audit(clustered(**values), tmp_path, processes=1).findings == first.findings
     assert {path: path.stat().st_mtime_ns for path in kept[1:]} == before
 
 

@@ -13,6 +13,7 @@ import torch
 from tests.audit.test_families import DIGITS, NONE, coterie, subject
 
 from coterie.audit.engine import audit
+from coterie.audit.families.preference_profiling import of_each_class
 from coterie.audit.families.property_inference import FAMILY
 from coterie.audit.family import find
 from coterie.audit.recorded import (
@@ -28,7 +29,6 @@ from coterie.audit.toml import document
 from coterie.commands import training as session
 from coterie.commands.training import free_recording
 from coterie.config.schema import Choice
-from coterie.data.auxiliary import reserve
 from coterie.data.federation import Examples
 from coterie.data.partition.property import PROPERTY, PropertySplit
 from coterie.data.sources.faces import Faces
@@ -65,11 +65,11 @@ def audited(folder: Path, recording: Path) -> AuditResult:
 def write_down(folder: Path, defence: dict[str, Any]) -> Path:
     """The federation of the live attack with the seed 0, written down with what its server knows."""
     asked = subject(defence=defence)
-    auxiliary, examples = reserve(asked.examples(0), 20, Rng.seeded(0))
-    federation = asked.partitioned(examples, 0)
+    federation = asked.federation(0)
+    held = of_each_class(federation, 20, Rng.seeded(0).child("attack"))
     protocol: Any = asked.protocol(asked.trainers[0])
     tape, witness = Tape([RECORDER], folder), Witness()
-    model, guard = asked.built_model(examples), asked.built_defence()
+    model, guard = asked.built_model(federation.examples), asked.built_defence(asked.defence, protocol)
     outcome = train(protocol, federation, model, seed=0, defence=guard, tape=tape, witness=witness)
     served = clusters_stand_for(outcome.scores.choices.argmax(1), federation.groups)
     tables = {key: DIGITS[key] for key in ("name", "model", "trainer")}
@@ -79,7 +79,7 @@ def write_down(folder: Path, defence: dict[str, Any]) -> Path:
     (folder / DESCRIPTION).write_text(document(tables))
     (folder / TRUTH).write_text(json.dumps(truth_of(federation, witness)))
     (folder / "held").mkdir()
-    write_arrays(folder / "held/held.npz", auxiliary.whole())
+    write_arrays(folder / "held/held.npz", held)
     return folder
 
 
@@ -95,7 +95,7 @@ def of_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditRe
 
 def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResult) -> None:
     live = find("preference profiling").measure(subject(), NONE, 0).findings
-    alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
+    alone = {row.attack: row.score for row in live if row.adversary == "curious server" and not row.control}
     assert {one.attack: one.score for one in of_digits.findings} == alone
     assert alone["profiling by identity"] == 1.0
     assert of_digits.headline == "As recorded, this federation leaks to 1 kind of attack (preference profiling)."
@@ -105,7 +105,7 @@ def test_recorded_ciphertexts_stay_closed(tmp_path: Path) -> None:
     mingled = {"kind": "mingling", "cipher": "mock"}
     result = audited(tmp_path, write_down(tmp_path / "messages", mingled))
     live = find("preference profiling").measure(subject(), Choice.model_validate(mingled), 0).findings
-    alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
+    alone = {row.attack: row.score for row in live if row.adversary == "curious server" and not row.control}
     assert {one.attack: one.score for one in result.findings} == alone
     assert {one.defence for one in result.findings} == {"mingling (cipher mock)"}
     assert max(alone.values()) < 0.7  # of 10 clients; undefended it is 1
@@ -120,7 +120,8 @@ def test_the_interval_is_over_what_was_observed(of_digits: AuditResult) -> None:
 def test_what_needs_to_take_part_is_left_out_and_says_so(of_digits: AuditResult) -> None:
     reasons = {one.family: one.reason for one in of_digits.left_out}
     assert "needs to take part" in reasons["model acquisition"]
-    assert "the records that were clustered" in reasons["membership in a clustering"]
+    assert "needs a clustering" in reasons["reconstruction from k-means"]
+    assert "again and again" in reasons["membership in a clustering"]
     assert "audit.property" in reasons["property inference"]
 
 

@@ -32,7 +32,9 @@ clients = 10
 sets = 5
 [audit]
 seeds = 3
-families = ["reconstruction from k-means"]
+families = ["model acquisition"]
+[audit.model_acquisition]
+join = 1
 [trainer]
 kind = "fedavg"
 rounds = 1
@@ -41,13 +43,13 @@ rounds = 1
 
 WAITING = """
 import time
-from coterie.audit.clustering_scene import Scene
+from coterie.audit.families.model_acquisition import Acquisition
 
-def never(subject, seed):
+def never(family, subject, defence, seed):
     while True:
         time.sleep(0.01)
 
-Scene.of = staticmethod(never)
+Acquisition.measure = never
 from coterie.commands.cli import main; main()
 """
 """Its reference runs end and its attacks do not, however fast or slow the machine is."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +37,7 @@ class Toy(Family):
     method = "a formula"
 
     def admits(self, subject: Subject) -> str:
-        return "" if subject.model.kind == "fcnn" else "needs fcnn"
+        return "" if subject.trainers[0].kind == "ifca" else "needs ifca"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         return [noise(1.0), noise(4.0)]
@@ -55,16 +56,25 @@ class Toy(Family):
         history = [(0, 0.1 * seed), (5, use)]
         return Evidence([real, control], "accuracy", utility, seconds, 100.0, 1000.0, promise, history)
 
-    def differs(self, subject: Subject) -> str:
-        return "no federation at all"
-
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
         return [(noise(strength), strength) for strength in (0.5, 1.0, 4.0)]
 
 
-def as_configured(subject: Subject, defence: Choice, seed: int) -> Evidence:
+@dataclass(frozen=True)
+class AsConfigured:
     """The reference run, by the same formula."""
-    return replace(FAMILY.measure(subject, defence, seed), findings=(), history=())
+
+    subject: Subject
+    defence: Choice
+    seed: int
+
+    def evidence(self) -> Evidence:
+        return replace(FAMILY.measure(self.subject, self.defence, self.seed), findings=(), history=())
+
+
+@contextmanager
+def as_configured(subject: Subject, defence: Choice, seed: int, threats: Sequence[object]) -> Iterator[AsConfigured]:
+    yield AsConfigured(subject, defence, seed)
 
 
 def found(score: float, units: int = UNITS) -> Finding:
@@ -76,8 +86,15 @@ def noise(strength: float) -> Choice:
     return Choice.model_validate({"kind": "noise", "strength": strength})
 
 
+PLAIN = {
+    "data": {"kind": "digits"},
+    "partition": {"kind": "label_sets", "clients": 10},
+    "model": {"kind": "fcnn", "hidden": 4},
+}
+
+
 def subject(**values: Any) -> Subject:
-    return parse(values, "test")
+    return parse(PLAIN | values, "test")
 
 
 FAMILY = Toy()

@@ -26,7 +26,7 @@ from coterie.wire.view import ThreatModel, View
 REST, OTHERS = "rest of the client", "other clients"
 """Parts of the auxiliary data: the target client's other records, and everybody else's."""
 
-RESULT = "result"
+RESULT, LOCAL = "result", "local"
 CURIOUS_SERVER = ThreatModel("curious server", server=True, knows="all other records of the client")
 
 
@@ -83,6 +83,14 @@ def _points(auxiliary: Auxiliary, *parts: str) -> list[Tensor]:
     return [auxiliary.part(name).x.flatten(1) for name in parts if name in auxiliary.parts]
 
 
+def last_move(view: View) -> str:
+    """The last request whose sums move centres: where noise is planned, the one that has the least of it."""
+    published = view.received(view.last(RESULT), RESULT).values
+    moves = [name.removesuffix("/sums") for name in published if name.endswith("/sums")]
+    require(len(moves) > 0, "requests for sums", 0, "were made in this run; attack what else clients sent")
+    return max(moves, key=view.first)
+
+
 @dataclass(frozen=True)
 class RecordReconstruction:
     """Section 5.2.1: subtract what all other records add; the cluster whose count rises most holds the record.
@@ -121,3 +129,25 @@ class ClientReconstruction:
         left = found if found.single else _less_what_is_known(found, list(self.others), self.kind, self.unit)
         total = left.sums.sum(0)
         return Rebuilt({self.client: total}, {self.client: torch.zeros_like(total)})
+
+
+@dataclass(frozen=True)
+class MeansReconstruction:
+    """The same on k-FED, whose clients send the means of their own clusters, and how many points each stands for.
+
+    Together they are the sum of all the client's points: less the records that are known, the one that is not.
+    """
+
+    client: int
+    threat: ThreatModel = field(default=CURIOUS_SERVER)
+
+    def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Rebuilt:
+        sent = view.sent(view.first(LOCAL), LOCAL)
+        row = sent.ids.tolist().index(self.client)
+        weights = sent.values["weights"][row, 0].double()
+        total = (sent.values["centres"][row, 0].double() * weights.unsqueeze(1)).sum(0)
+        known = sum((part.double().sum(0) for part in _points(auxiliary, REST)), torch.zeros_like(total))
+        guess = (total - known).float()
+        centres = view.received(view.last(RESULT), RESULT).values["centres"][0]
+        origin = centres[int((centres - guess).square().sum(1).argmin())]
+        return Rebuilt({self.client: guess - origin}, {self.client: origin})

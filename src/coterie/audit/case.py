@@ -8,14 +8,20 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+import torch
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from coterie import __version__
 from coterie.config import registry
+from coterie.config.built import Case
 from coterie.config.schema import Choice, Config, beside, validate
+from coterie.data.federation import Examples
+from coterie.data.partition.dealing import tag_of
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
+from coterie.flow.protocol import AnyProtocol
+from coterie.learn.models.model import Model
 
 FEW = 4  # examples that a user's own model is tried on
 FORMAT = 2  # of what a job keeps: results in another are not taken
@@ -50,8 +56,8 @@ class ProfilingSettings(BaseModel):
     """Of preference profiling: ``[audit.preference_profiling]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    rounds: int = Field(default=12, ge=1)  # at most
-    retrain_every: int = Field(default=4, ge=1)  # rounds between those whose models are profiled, for the curve
+    retrain: int = Field(default=3, ge=1)  # rounds, spread evenly up to the last, whose models are profiled
+    per_class: int = Field(default=20, ge=1)  # examples of each class that the server holds
 
 
 class MembershipSettings(BaseModel):
@@ -92,11 +98,21 @@ class RecordedOptions(BaseModel):
     serves: dict[int, int] = Field(default_factory=dict)  # which preference each cluster serves; itself if left out
 
 
+def _flat(limits: object) -> object:
+    """``stress.max_property_auc = 0.7`` is a table in a table to TOML, and one limit to us."""
+    if not isinstance(limits, dict):
+        return limits
+    flat: dict[str, object] = {}
+    for name, value in limits.items():
+        flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+    return flat
+
+
 class Subject(Config):
     """A configuration with the audit's own tables. Of a recording, ``data`` are what the adversary holds."""
 
     audit: AuditOptions = AuditOptions()
-    limits: dict[str, float] = Field(default_factory=dict)
+    limits: Annotated[dict[str, float], BeforeValidator(_flat)] = Field(default_factory=dict)
     recorded: RecordedOptions | None = None
 
     @property
@@ -104,14 +120,40 @@ class Subject(Config):
         """How often everything is repeated; what was written down happened once."""
         return 1 if self.recorded else self.audit.seeds
 
+    @property
+    def launched(self) -> AnyProtocol:
+        """What is audited: the first trainer."""
+        return self.protocol(self.trainers[0])
+
+    def case_of(self, defence: Choice, seed: int) -> Case:
+        """What is launched, as objects, under this defence and with this seed."""
+        return self.model_copy(update={"seed": seed, "defence": defence}).case(self.trainers[0])
+
+    def why_not(self, choice: Choice, protocol: AnyProtocol) -> str:
+        """Why this defence has no place on this protocol; empty if it has. Options that are wrong raise."""
+        return self.built_defence(choice, protocol).fits(protocol)
+
     def rehearse(self) -> None:
-        """Read a user's own data and try a user's own model on a few, before anything long begins."""
-        own_data, own_model = "path" in self.data.options, ":" in self.model.kind
-        if not own_data and not own_model:
-            return
-        examples = self.examples()
-        few = examples.x[:FEW]
-        model, what = self.built_model(examples), f"model {self.model.kind!r}"
+        """Build all that the user wrote before anything long begins: a mistake is said at once."""
+        federation = self.federation()
+        case = self.case(self.trainers[0], federation)
+        clients = int((federation.sizes > 0).sum())
+        for choice in self.audit.compare:
+            self.built_defence(choice, case.protocol, clients)
+        if self.audit.property is not None:
+            self._rehearse_property(self.audit.property, federation.examples)
+        if case.model is not None:
+            self._rehearse_model(case.model, federation.examples)
+
+    def _rehearse_property(self, asked: Property, examples: Examples) -> None:
+        values = torch.from_numpy(tag_of(examples, asked.tag)).unique().tolist()
+        require(
+            asked.value in values, f"audit.property value of {asked.tag!r}", asked.value, f"must be one of {values}"
+        )
+
+    def _rehearse_model(self, model: Model, examples: Examples) -> None:
+        """Tried on a few examples."""
+        few, what = examples.x[:FEW], f"model {self.model.kind!r}"
         try:
             logits = model.logits(model.init(self.seed), few)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
@@ -134,7 +176,8 @@ class Subject(Config):
     @property
     def fingerprint(self) -> str:
         """Of all that a job's result depends on beside the job itself: results of other settings are not taken."""
-        said = self.model_dump(mode="json", include={"seed", "data", "partition", "model", "trainer", "recorded"})
+        named = {"seed", "delta", "data", "public", "partition", "model", "trainer", "recorded"}
+        said = self.model_dump(mode="json", include=named)
         said |= {"property": self.audit.model_dump(mode="json")["property"], "version": __version__, "format": FORMAT}
         if self.recorded:
             said["defence"] = self.defence.model_dump(mode="json")
@@ -183,6 +226,9 @@ NAMES = {
     "ifca": "IFCA",
     "sattler": "Sattler's CFL",
     "cosine_kmeans": "cosine k-means",
+    "kfed": "k-FED",
+    "federated_lloyd": "federated Lloyd",
+    "feddp_kmeans": "FedDP-KMeans",
     "label_sets": "label sets",
     "by_tag": "by tag",
 }

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coterie.audit import curves, fitting, gate, work
+from coterie.audit import curves, gate, work
 from coterie.audit.case import Subject, check_limits, label
 from coterie.audit.family import Family, all_families, find
 from coterie.audit.recorded import Recording
@@ -26,11 +26,10 @@ def audit(
 ) -> AuditResult:
     """Train, attack and judge; or attack what was recorded. Jobs whose results the folder holds are not run again."""
     started = time.monotonic()
-    chosen, not_admitted = admitted(subject)
     check_limits(subject.limits, gate.known_limits(all_families()))
     if not subject.recorded:
-        fitting.check_launch(subject)
-    subject.rehearse()
+        subject.rehearse()
+    chosen, not_admitted = admitted(subject)
     wanted = [(family, choice) for family in chosen for choice in settings(family, subject)]
     plan = work.Plan.of(subject, wanted, [work.NONE, subject.defence, *subject.audit.compare])
     shown = work.run(plan, subject, folder, processes=processes, progress=progress)

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import ClassVar
 
-from coterie.audit import families, fitting
+from coterie.audit import families, reference
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
+from coterie.audit.reference import ReferenceRun
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput, nearest
 from coterie.flow.protocol import AnyProtocol
+from coterie.wire.view import ThreatModel
 
 
 class Family(ABC):
@@ -42,14 +44,27 @@ class Family(ABC):
 
     def misfit(self, subject: Subject, choice: Choice) -> str:
         """Why a defence has no place in what this family runs; empty if it has."""
-        return fitting.why_not(choice, self.protocol(subject))
+        return subject.why_not(choice, self.protocol(subject))
 
     def differs(self, subject: Subject) -> str:
-        """What it attacks in the place of the configured federation, in words; empty if it is that one."""
+        """Of a stress test, what it changed in the configured federation and why; empty: it attacks that very one.
+
+        What a stress test finds stands apart: it enters the gate only by a limit that names it, and never the headline.
+        """
         return ""
 
-    @abstractmethod
-    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence: ...
+    def threats(self, subject: Subject) -> Sequence[ThreatModel]:
+        """Who listens to the reference run, for a family that reads its tape; empty: it runs something of its own."""
+        return ()
+
+    def read(self, run: ReferenceRun) -> Evidence:
+        """What the tape of the reference run tells these adversaries."""
+        raise NotImplementedError(f"family {self.name!r} names threats and does not read")
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        """What one run under one defence with one seed showed; a family without threats makes its own."""
+        with reference.run(subject, defence, seed, self.threats(subject)) as run:
+            return self.read(run)
 
     def admits_recording(self, recording: Recording) -> str:
         """Why what was written down cannot be attacked in this way; empty if it can."""

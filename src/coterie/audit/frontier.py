@@ -15,6 +15,7 @@ from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
 from coterie.measure.findings import UNDEFENDED, Defended, Finding, Frontier, FrontierPoint, Limit, strongest
 from coterie.measure.intervals import Interval
+from coterie.measure.utility import HIGHER_IS_BETTER
 from coterie.run.jobs import Progress
 
 
@@ -49,9 +50,9 @@ def of_family(
     """``launched``: what each setting serves where it can be launched; else what the family's own run serves."""
     first = settings[0][0]
     served = {one.choice: launched.get(one.choice, one.defended) for one, _ in settings}
-    limits = [one for one in gate.limits_of(subject.limits) if gate.measured_by(family, served[first.choice], one)]
+    limits = [one for one in gate.limits_of(subject.limits) if gate.measured_by(first, served[first.choice], one)]
     swept = swept_options([tried.choice for tried, _ in settings])
-    higher_is_better = first.defended.utility_measure == "accuracy"
+    higher_is_better = HIGHER_IS_BETTER[first.defended.utility_measure]
     points = [_point(one, strength, swept, limits, served[one.choice]) for one, strength in settings]
     points = mark_dominated(points, higher_is_better)
     chosen, words = recommend(family, points)

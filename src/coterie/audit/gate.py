@@ -11,40 +11,50 @@ from collections.abc import Mapping, Sequence
 
 from coterie.audit.family import Family
 from coterie.audit.tried import Tried
+from coterie.measure import utility
 from coterie.measure.findings import Check, Defended, Limit, counted
 from coterie.measure.intervals import Interval
 from coterie.measure.verdicts import FAR, further_share
 
-EPSILON, ACCURACY = "max_epsilon", "min_accuracy"
+EPSILON, ACCURACY, COST = "max_epsilon", "min_accuracy", "max_cost"
+SERVED = {ACCURACY: utility.ACCURACY, COST: utility.COST}
+"""Limits on how well clients are served, by the measure of utility that they limit."""
+
+STRESS = "stress."
 
 
 def known_limits(families: Sequence[Family]) -> list[str]:
-    return [*(leakage_limit(family) for family in families), EPSILON, ACCURACY]
+    leakage = [leakage_limit(family) for family in families]
+    return [*leakage, *(f"{STRESS}{name}" for name in leakage), EPSILON, *SERVED]
 
 
-def leakage_limit(family: Family) -> str:
-    return f"max_{family.limit}"
+def leakage_limit(family: Family, stress: bool = False) -> str:
+    """A stress test is of another federation than the one that is launched: it is limited where a limit says so."""
+    return f"{STRESS if stress else ''}max_{family.limit}"
 
 
 def limits_of(limits: Mapping[str, float]) -> list[Limit]:
-    return [Limit(name, bound, at_least=name == ACCURACY) for name, bound in limits.items()]
+    return [Limit(name, bound, at_least=name.startswith("min_")) for name, bound in limits.items()]
 
 
-def measured_by(family: Family, served: Defended, limit: Limit) -> bool:
-    """Whether this family and this run can say anything about a limit at all."""
-    useful = limit.name == ACCURACY and served.utility_measure == "accuracy"
-    return useful or limit.name in (leakage_limit(family), EPSILON)
+def measured_by(tried: Tried, served: Defended, limit: Limit) -> bool:
+    """Whether this attack and this run can say anything about a limit at all."""
+    useful = SERVED.get(limit.name) == served.utility_measure
+    return useful or limit.name in (leakage_limit(tried.family, tried.stress), EPSILON)
 
 
 def checks(limits: Sequence[Limit], launched: Sequence[Tried], served: Sequence[Defended]) -> list[Check]:
     """Leakage against all families under what is to be launched; accuracy and epsilon against what it served."""
     seeds = launched[0].seeds if launched else 1
-    return [_check(limit, _measured(limit, launched, served), seeds) for limit in limits]
+    tested = {leakage_limit(one.family) for one in launched if one.stress}
+    return [_check(limit, _measured(limit, launched, served), seeds, limit.name in tested) for limit in limits]
 
 
-def _check(limit: Limit, found: Sequence[Interval], seeds: int) -> Check:
+def _check(limit: Limit, found: Sequence[Interval], seeds: int, stress: bool) -> Check:
     if not found or any(math.isnan(one.estimate) for one in found):
         nothing = "nothing measured it: the family was left out, or there was no truth to score by"
+        if stress:
+            nothing = f"nothing measured it as configured; {STRESS}{limit.name} limits what the stress test finds"
         return Check(limit, Interval.unknown(math.nan), False, nothing)
     worst = max(found, key=lambda one: (not one.is_known, limit.excess(limit.unsafe_end(one))))
     if math.isinf(worst.estimate) and limit.name == EPSILON:
@@ -72,9 +82,9 @@ def _reason(limit: Limit, found: Interval, passed: bool, seeds: int) -> str:
 def _measured(limit: Limit, launched: Sequence[Tried], served: Sequence[Defended]) -> list[Interval]:
     if limit.name == EPSILON:
         return [_exactly(_epsilon(one)) for one in served]
-    if limit.name == ACCURACY:
-        return [one.utility for one in served if one.utility_measure == "accuracy"]
-    here = [one for one in launched if leakage_limit(one.family) == limit.name]
+    if limit.name in SERVED:
+        return [one.utility for one in served if one.utility_measure == SERVED[limit.name]]
+    here = [one for one in launched if leakage_limit(one.family, one.stress) == limit.name]
     return [finding.interval for one in here for finding in one.findings if not finding.control]
 
 

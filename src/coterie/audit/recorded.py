@@ -20,8 +20,10 @@ from torch import Tensor
 import coterie.config.builders  # noqa: F401  (recorded ciphertexts can be read once their classes are known)
 from coterie.audit import toml
 from coterie.audit.case import RecordedOptions, Subject, read
+from coterie.config.built import Case
 from coterie.data.federation import Examples, Federation
 from coterie.errors import DataMissing, InvalidInput, require
+from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure.judge import Labels, YesNo
 from coterie.measure.preferences import Preferences
@@ -82,9 +84,10 @@ class Recording:
         assert self.options.folder is not None
         return self.options.folder
 
-    def view(self, threat: ThreatModel) -> View:
+    def view(self, threat: ThreatModel, training: bool = True) -> View:
+        """What this adversary saw; ``training``: it goes by rounds of training, so there must be some."""
         view = Tape([threat], self.folder).view(threat)
-        if not view.rounds():
+        if training and not view.rounds():
             raise InvalidInput(
                 f"recording {self.folder} holds no message of kind 'train' that a {threat.name} may read "
                 f"(kinds: {', '.join(map(str, view.kinds()))}; adversary={list(self.options.adversary)}); record the "
@@ -129,6 +132,11 @@ class Recording:
         assert isinstance(trainer, Trainer)
         return trainer
 
+    @property
+    def defence(self) -> Defence:
+        """What is known to have been in use."""
+        return self.subject.built_defence(self.subject.defence, self.subject.launched)
+
     def model(self, view: View, examples: Examples) -> Model:
         """The model that was deployed: its leaves must be those that were recorded."""
         model = self.subject.built_model(examples)
@@ -167,19 +175,22 @@ def open_recording(folder: Path, description: Path | None) -> Subject:
 # -- writing -------------------------------------------------------------------------------------------------------
 
 
-def describe(
-    folder: Path, config: Mapping[str, Any], federation: Federation, choices: Tensor, witness: Witness
-) -> None:
+def describe(folder: Path, config: Mapping[str, Any], case: Case, choices: Tensor, witness: Witness) -> None:
     """Write what the attacks need beside the messages of a federation that was trained here.
 
     ``choices`` (clients,) are the clusters that the clients use in the end.
     """
     options: dict[str, Any] = {"truth": TRUTH}
-    if int(federation.groups.max()) >= 0:
+    federation = case.federation
+    if case.protocol.trains and int(federation.groups.max()) >= 0:
         options["serves"] = {str(k): group for k, group in clusters_stand_for(choices, federation.groups).items()}
-    tables = {key: config[key] for key in ("name", "seed", "data", "model", "trainer", "defence")}
-    if "path" in config["data"]:  # the recording may be looked at from elsewhere
-        tables["data"] = {**config["data"], "path": str(Path(config["data"]["path"]).absolute())}
+    named: tuple[str, ...] = ("name", "seed", "data", "model", "trainer", "defence")
+    if not case.protocol.trains:  # whoever knows all other records knows who has which
+        named = ("name", "seed", "delta", "data", "public", "partition", "trainer", "defence")
+    tables = {key: config[key] for key in named if config[key] is not None}
+    for key in ("data", "public"):
+        if "path" in tables.get(key, {}):  # the recording may be looked at from elsewhere
+            tables[key] = {**tables[key], "path": str(Path(tables[key]["path"]).absolute())}
     if config["partition"]["kind"] == "property":
         asked = {key: config["partition"][key] for key in ("tag", "value") if key in config["partition"]}
         tables["audit"] = {"property": asked}

@@ -1,58 +1,113 @@
 """The reference run: the federation exactly as it is configured, trained as ``coterie train`` trains it.
 
-Families attack what their papers attack, which is often another federation. How well the launched one serves its
-clients, what it costs and what it spends is read off this run.
+How well it serves its clients, what it costs and what it spends is read off this run, and so is every attack that asks
+for no more than what travelled: one run for each defence and seed serves them all.
 """
 
 from __future__ import annotations
 
-import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
-from coterie.audit.scene import DELTA, claimed
+from coterie.config.built import Case
 from coterie.config.schema import Choice
-from coterie.data.federation import Federation
-from coterie.flow.guard import Defence
-from coterie.flow.protocol import AnyProtocol
-from coterie.measure.claims import Promise
+from coterie.measure.claims import judge_guarantee
 from coterie.measure.cost import peak_memory
-from coterie.protocols.base import Trainer
-from coterie.protocols.clusterings.base import Clusterer
+from coterie.measure.epsilon import EpsilonBound
+from coterie.measure.findings import Chart, Finding
+from coterie.measure.utility import utility_in
+from coterie.measure.witness import Witness
+from coterie.rng import Rng
 from coterie.run.training import Outcome, train
+from coterie.wire.tape import Tape
+from coterie.wire.view import ThreatModel, View
 
 AS_CONFIGURED = "the federation as configured"
+POINTS = 10  # of a curve over rounds
+IN_MEMORY = 1 << 29  # bytes of messages; a tape that may grow beyond lies on disk
 
 
-def measure(subject: Subject, defence: Choice, seed: int) -> Evidence:
-    """The first trainer's: what an audit is of."""
-    config = subject.model_copy(update={"seed": seed, "defence": defence})
-    trainer, federation = config.trainers[0], config.federation()
-    protocol, guard = config.protocol(trainer), config.fitting_defence(trainer)
-    once = max(1, getattr(protocol, "rounds", 1))  # measured at the end alone
-    model = config.built_model(federation.examples)
-    done = train(protocol, federation, model, seed=seed, defence=guard, evaluate_every=once)
-    promise = promised(protocol, guard, federation)
-    return Evidence(
-        findings=(),
-        utility_measure=done.scores.measure,
-        utility=done.scores.sample(),
-        seconds=done.seconds,
-        upload_bytes=done.traffic.up_a_client,
-        memory_bytes=peak_memory(),
-        promise=promise,
-        spent=spent(done, promise),
-    )
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What there is after the run: for attacks the tape, for judges the rest."""
+
+    subject: Subject
+    choice: Choice  # the defence, in words
+    case: Case
+    done: Outcome
+    witness: Witness
+    memory_bytes: float
+
+    @property
+    def rng(self) -> Rng:
+        """For what an adversary draws."""
+        return Rng.seeded(self.case.seed).child("attack")
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the first seed: pictures and plots are drawn of one run."""
+        return self.case.seed == self.subject.seed
+
+    def view(self, threat: ThreatModel) -> View:
+        return self.done.view(threat)
+
+    def evidence(
+        self,
+        findings: Sequence[Finding] = (),
+        bounds: Sequence[EpsilonBound] = (),
+        charts: Sequence[Chart] = (),
+        pictures: Mapping[str, Sequence[str]] | None = None,
+    ) -> Evidence:
+        """What attacks found, beside what the run cost and how it served; ``bounds`` are held against the claim."""
+        promise, scores = self.case.promise, self.done.scores
+        if promise is not None and bounds:
+            promise = judge_guarantee(promise.guarantee, bounds)
+        rows = [(row["round"], found) for row in self.done.history if (found := utility_in(row)) is not None]
+        return Evidence(
+            findings=findings,
+            utility_measure=scores.measure,
+            utility=scores.sample(),
+            seconds=self.done.seconds,
+            upload_bytes=self.done.traffic.up_a_client,
+            memory_bytes=self.memory_bytes,
+            promise=promise,
+            history=[(round, found[1]) for round, found in rows],
+            charts=charts,
+            pictures=pictures or {},
+            spent=self.case.spent(self.done.ledger),
+        )
 
 
-def promised(protocol: AnyProtocol, defence: Defence, federation: Federation) -> Promise | None:
-    """What the defence guarantees about this run; nothing is known of a protocol that does not tell its facts."""
-    if not isinstance(protocol, Trainer | Clusterer):
-        return None
-    return claimed(defence.guarantee(protocol.facts(federation, DELTA)))
+@contextmanager
+def run(subject: Subject, defence: Choice, seed: int, threats: Sequence[ThreatModel] = ()) -> Iterator[ReferenceRun]:
+    """The first trainer's: what an audit is of. ``threats``: who listens."""
+    case = subject.case_of(defence, seed)
+    every = max(1, getattr(case.protocol, "rounds", 1) // POINTS)
+    witness = Witness()
+    with tempfile.TemporaryDirectory(prefix="coterie-tape-") as folder:
+        large = _bytes(case) > IN_MEMORY
+        tape = Tape(list(dict.fromkeys(threats)), Path(folder) if large else None) if threats else None
+        done = train(
+            case.protocol,
+            case.federation,
+            case.model,
+            seed=seed,
+            defence=case.defence,
+            evaluate_every=every,
+            tape=tape,
+            witness=witness,
+        )
+        yield ReferenceRun(subject, defence, case, done, witness, peak_memory())
 
 
-def spent(done: Outcome, promise: Promise | None) -> float | None:
-    """By the ledger. Where a defence states no epsilon, the ledger's price rests on nothing, and is none either."""
-    stated = promise is not None and math.isfinite(promise.guarantee.epsilon)
-    return done.ledger.epsilon(DELTA) if stated and done.ledger.rows else None
+def _bytes(case: Case) -> int:
+    """About what clients send in all of a run: every model of everybody."""
+    if case.model is None:
+        return 0
+    size = 4 * sum(leaf.numel() for leaf in case.model.init(0).values())
+    return size * case.protocol.models_a_round * case.federation.clients * int(getattr(case.protocol, "rounds", 1))

@@ -37,7 +37,7 @@ def replay(
     """``attack_on`` makes the family's own attack for a model, a trainer and a defence."""
     threat = replace(property_threat(), clients=frozenset(recording.options.adversary))
     examples, view = recording.subject.examples(seed), recording.view(threat)
-    attack = attack_on(recording.model(view, examples), recording.trainer, recording.subject.built_defence())
+    attack = attack_on(recording.model(view, examples), recording.trainer, recording.defence)
     attack = replace(attack, threat=threat, warmup=recording.options.warmup)
     guess = attack.infer(view, auxiliary(recording, examples), Rng.seeded(seed).child("attack"))
     truth = recording.truth.used_property()

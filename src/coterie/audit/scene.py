@@ -6,11 +6,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from coterie.audit.evidence import Evidence
-from coterie.data.auxiliary import Auxiliary, reserve
-from coterie.data.federation import Examples, Federation
+from coterie.data.federation import Federation
 from coterie.flow.adversary import Adversary
 from coterie.flow.ask import AnyAsk
 from coterie.flow.guard import Defence
@@ -24,21 +21,14 @@ from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.findings import Chart, Finding
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
+from coterie.privacy.guarantee import DELTA as DELTA
 from coterie.privacy.guarantee import Guarantee
 from coterie.rng import Rng
 from coterie.wire.messages import TRAIN
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
-DELTA = 1e-5
-PER_CLASS = 20  # examples of each class that a server holds
 POINTS = 10  # of a curve over rounds
-
-
-def held_back(examples: Examples, rng: Rng) -> tuple[Auxiliary, Examples]:
-    """What the server has of its own, and what clients are made of: of a small class it has the smaller part."""
-    smallest = int(torch.bincount(examples.y, minlength=examples.classes).min())
-    return reserve(examples, max(1, min(PER_CLASS, smallest // 4)), rng)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Tried:
     family: Family
     choice: Choice
     evidence: Sequence[Evidence]  # one a seed
+    stress: bool = False  # of something else than the configured federation
 
     @property
     def defence(self) -> str:
@@ -35,7 +36,8 @@ class Tried:
     def findings(self) -> list[Finding]:
         """One an attack, over all seeds."""
         attacks = zip(*(one.findings for one in self.evidence), strict=True)
-        return [replace(over_seeds(same), family=self.family.name, defence=self.defence) for same in attacks]
+        named = {"family": self.family.name, "defence": self.defence, "stress": self.stress}
+        return [replace(over_seeds(same), **named) for same in attacks]  # type: ignore[arg-type]
 
     @cached_property
     def defended(self) -> Defended:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.audit import fitting, reference
+from coterie.audit import reference
 from coterie.audit.case import Subject, label
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family, find
@@ -25,7 +25,7 @@ from coterie.measure.plain import from_plain, to_plain
 from coterie.run.fingerprint import digest
 from coterie.run.jobs import Job, Progress, Result, run_jobs
 
-EVIDENCE, REFUSED, WARNED = "evidence", "refused", "warned"
+EVIDENCE, REFUSED, WARNED, READ = "evidence", "refused", "warned", "read"
 NONE = Choice(kind="none")
 BESIDE: dict[str, bool | set[str]] = {"name": True, "limits": True, "audit": {"seeds", "families", "compare"}}
 """What a subject says that no single measurement depends on: results are kept when it changes."""
@@ -41,22 +41,32 @@ class Plan:
 
     @staticmethod
     def of(subject: Subject, wanted: Iterable[tuple[Family, Choice]], references: Iterable[Choice]) -> Plan:
-        """Every defence is asked whether it fits what is really run; a recording was run already."""
+        """Every defence is asked whether it fits what is really run; a recording was run already.
+
+        What a family reads off the reference run needs that run, whoever named the defence.
+        """
         if subject.recorded:
             return Plan(list(wanted))
-        tries, runs, left_out = [], [], []
-        trained = subject.protocol(subject.trainers[0])
-        for choice in dict.fromkeys(references):
-            if why := fitting.why_not(choice, trained):
-                left_out.append(LeftOut(AS_CONFIGURED, why, label(choice)))
-            else:
-                runs.append(choice)
+        tries: list[tuple[Family, Choice]] = []
+        left_out: list[LeftOut] = []
+        trained, named = subject.launched, list(references)
         for family, choice in wanted:
             if why := family.misfit(subject, choice):
                 left_out.append(LeftOut(family.name, why, label(choice)))
             else:
                 tries.append((family, choice))
+                named += [choice] if family.threats(subject) else []
+        runs = []
+        for choice in dict.fromkeys(named):
+            if why := subject.why_not(choice, trained):
+                left_out.append(LeftOut(AS_CONFIGURED, why, label(choice)))
+            else:
+                runs.append(choice)
         return Plan(tries, runs, left_out)
+
+    def readers(self, subject: Subject, choice: Choice) -> list[Family]:
+        """Those who read the reference run under this defence."""
+        return [family for family, tried in self.tries if tried == choice and family.threats(subject)]
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,11 @@ def run(
     tried: list[Tried] = []
     served: dict[Choice, Defended] = {}
 
-    def shown(family: str, choice: Choice) -> list[Evidence]:
+    def shown(family: str, choice: Choice, reads: bool = False) -> list[Evidence]:
         """One a seed; none where one of them was refused."""
-        rows = [results[key_of(family, choice, seed)] for seed in range(subject.seeds)]
+        rows = [results[key_of(AS_CONFIGURED if reads else family, choice, seed)] for seed in range(subject.seeds)]
+        if reads and not any(REFUSED in row for row in rows):
+            rows = [row[READ][family] for row in rows]
         one = LeftOut(family, "", "" if choice == NONE else label(choice))
         if reasons := [row[REFUSED] for row in rows if REFUSED in row]:
             left_out.append(LeftOut(one.family, reasons[0], one.defence))
@@ -96,23 +108,32 @@ def run(
     for family, choice in plan.tries:
         if family.name in [one.family for one in left_out if not one.defence]:
             continue  # nothing to compare a defence with
-        if found := shown(family.name, choice):
-            tried.append(Tried(family, choice, found))
+        reads = not subject.recorded and bool(family.threats(subject))
+        if found := shown(family.name, choice, reads):
+            stress = "" if subject.recorded else family.differs(subject)
+            tried.append(Tried(family, choice, found, bool(stress)))
     if plan.tries and not tried:
         raise InvalidInput(f"no attack could be run: {'; '.join(f'{one}: {one.reason}' for one in left_out)}")
     return Shown(tried, served, left_out, warned)
 
 
 def jobs_of(plan: Plan, subject: Subject) -> Iterator[Job]:
-    """One job a family, defence and seed. What is configured to be launched with matters to recordings alone."""
+    """One job a reference run, with all that is read off it, and one a family that runs something of its own."""
     said = subject.model_dump(exclude=BESIDE if subject.recorded else {**BESIDE, "defence": True})
-    trained = {name: value for name, value in said.items() if name != "audit"}
     for seed in range(subject.seeds):
         for choice in plan.references:
-            needed = choice in (NONE, subject.defence)
-            arguments = {"subject": trained, "defence": choice.model_dump(), "seed": subject.seed + seed}
-            yield Job(key_of(AS_CONFIGURED, choice, seed), run_reference, {**arguments, "needed": needed})
+            readers = plan.readers(subject, choice)
+            arguments = {
+                "subject": said if readers else {name: value for name, value in said.items() if name != "audit"},
+                "defence": choice.model_dump(),
+                "seed": subject.seed + seed,
+                "needed": choice in (NONE, subject.defence),
+                "families": {family.name: choice == NONE and asked_for(family, subject) for family in readers},
+            }
+            yield Job(key_of(AS_CONFIGURED, choice, seed), run_reference, arguments)
     for family, choice in plan.tries:
+        if not subject.recorded and family.threats(subject):
+            continue
         needed = choice == (subject.defence if subject.recorded else NONE) and asked_for(family, subject)
         for seed in range(subject.seeds):
             arguments = {"subject": said, "defence": choice.model_dump(), "seed": subject.seed + seed}
@@ -132,6 +153,7 @@ def configured(family: Family, subject: Subject) -> Choice:
 
 def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool) -> Result:
     """One family, from plain values, in a process of its own."""
+    forget_peak()
     asked, choice, chosen = Subject.model_validate(subject), Choice.model_validate(defence), find(family)
 
     def measure() -> Evidence:
@@ -140,15 +162,30 @@ def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed:
     return _told(measure, choice, needed)
 
 
-def run_reference(subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool) -> Result:
-    """The federation as configured, from plain values, in a process of its own."""
+def run_reference(
+    subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool, families: dict[str, bool]
+) -> Result:
+    """The federation as configured, from plain values, in a process of its own; and what each family reads off it.
+
+    ``families``: by name, whether the user asked for it.
+    """
+    forget_peak()
     asked, choice = Subject.model_validate(subject), Choice.model_validate(defence)
-    return _told(lambda: reference.measure(asked, choice, seed), choice, needed)
+    readers = {name: find(name) for name in families}
+    threats = [threat for family in readers.values() for threat in family.threats(asked)]
+    read: dict[str, Result] = {}
+
+    def measure() -> Evidence:
+        with reference.run(asked, choice, seed, threats) as run:
+            for name, family in readers.items():
+                read[name] = _told(lambda family=family: family.read(run), choice, families[name])  # type: ignore[misc]
+            return run.evidence()
+
+    return {**_told(measure, choice, needed), READ: read}
 
 
 def _told(measure: Callable[[], Evidence], choice: Choice, needed: bool) -> Result:
     """What was measured, or why it was not; what is needed, and undefended training that diverges, raises."""
-    forget_peak()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:

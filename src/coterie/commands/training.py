@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,14 +12,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from coterie.config.schema import Choice, Config, parse, read
+from coterie.config.schema import Config, parse, read
 from coterie.errors import require
+from coterie.measure.utility import HIGHER_IS_BETTER, utility_in
 from coterie.run.folder import Measured, Record, RunFolder, free_folder
 from coterie.run.folder import list_runs as find_runs
 
 if TYPE_CHECKING:
-    from coterie.data.federation import Federation
-    from coterie.learn.models.model import Model
+    from coterie.config.built import Case
 
 console = Console()
 
@@ -31,7 +29,8 @@ class Line:
     """One row of the table that ends a session."""
 
     trainer: str
-    accuracy: float
+    measure: str
+    utility: float
     sizes: list[int]
     seconds: float
     folder: Path
@@ -41,18 +40,27 @@ def train(path: Path | None, root: Path, seed: int | None, record: Path | None =
     config = read(path) if path else example()
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
-    for choice in config.trainers:
-        config.fitting_defence(choice)  # before anything long begins
     lines = []
-    with prepared(config) as (federation, model):
-        for choice in config.trainers:
-            one = config.model_copy(update={"trainer": choice})
-            settings: Record = {"config": one.model_dump(mode="json")}
-            if record is not None:
-                settings["recording"] = str(free_recording(record, choice.kind, len(config.trainers)))
-            folder = RunFolder.create(free_folder(root, f"{config.name}-{choice.kind}"), settings)
-            lines.append(_run(one, choice, federation, model, folder))
+    for one, case in _cases(config):
+        settings: Record = {"config": one.model_dump(mode="json")}
+        if record is not None:
+            settings["recording"] = str(free_recording(record, one.trainers[0].kind, len(config.trainers)))
+        folder = RunFolder.create(free_folder(root, f"{config.name}-{one.trainers[0].kind}"), settings)
+        lines.append(_run(one, case, folder))
     _show(lines)
+
+
+def _cases(config: Config) -> list[tuple[Config, Case]]:
+    """One a trainer, all built before anything long begins; with a word on what they are."""
+    federation = config.federation()
+    cases = [
+        (config.model_copy(update={"trainer": choice}), config.case(choice, federation)) for choice in config.trainers
+    ]
+    console.print(f"[bold]{federation.describe()}[/bold]")
+    if models := [case.model for _, case in cases if case.model is not None]:
+        size = sum(leaf.numel() for leaf in models[0].init(0).values())
+        console.print(f"model {config.model.kind}: {size:,} parameters; seed {config.seed}")
+    return cases
 
 
 def free_recording(record: Path, trainer: str, trainers: int) -> Path:
@@ -68,9 +76,8 @@ def resume(path: Path) -> None:
     if folder.finished:
         console.print(f"{path} is finished; nothing to do")
         return
-    with prepared(config) as (federation, model):
-        line = _run(config, config.trainers[0], federation, model, folder)
-    _show([line])
+    ((_, case),) = _cases(config)
+    _show([_run(config, case, folder)])
 
 
 def example() -> Config:
@@ -81,27 +88,14 @@ def example() -> Config:
     return parse(tomllib.loads(text), "compare_trainers.toml")
 
 
-@contextmanager
-def prepared(config: Config) -> Iterator[tuple[Federation, Model]]:
-    """Data and model, with a word on what they are."""
-    from coterie.learn.params import Layout
-
-    federation = config.federation()
-    model = config.built_model(federation.examples)
-    console.print(f"[bold]{federation.describe()}[/bold]")
-    console.print(f"model {config.model.kind}: {Layout.of(model.init(0)).length:,} parameters; seed {config.seed}")
-    yield federation, model
-
-
-def _run(config: Config, choice: Choice, federation: Federation, model: Model, folder: RunFolder) -> Line:
+def _run(config: Config, case: Case, folder: RunFolder) -> Line:
     from coterie.audit.recorded import RECORDER, describe
-    from coterie.audit.reference import promised, spent
     from coterie.measure.witness import Witness
     from coterie.report.values import ledger
     from coterie.run.training import train as run
     from coterie.wire.tape import Tape
 
-    protocol, guard, witness = config.protocol(choice), config.fitting_defence(choice), Witness()
+    kind, witness = config.trainers[0].kind, Witness()
     recording = folder.record.get("recording")
     started = time.monotonic()
     columns = (
@@ -113,48 +107,58 @@ def _run(config: Config, choice: Choice, federation: Federation, model: Model, f
         TextColumn("{task.fields[newest]}"),
     )
     with Progress(*columns, console=console) as bar:
-        rounds = getattr(protocol, "rounds", None)
-        task = bar.add_task(choice.kind, total=rounds, speed="", newest="")
+        rounds = getattr(case.protocol, "rounds", None)
+        task = bar.add_task(kind, total=rounds, speed="", newest="")
         first: list[tuple[int, float]] = []
 
         def tell(done: int, newest: Measured | None) -> None:
             first.append((done, time.monotonic()))
             passed = first[-1][1] - first[0][1]
             speed = f"{(done - first[0][0]) / passed:.1f} rounds/s" if passed > 0 else ""
-            word = f"accuracy {newest['accuracy']:.4f}" if newest else ""
+            word = measured(newest or {})
             bar.update(task, completed=done, speed=speed, newest=word)
 
         outcome = run(
-            protocol,
-            federation,
-            model,
-            seed=config.seed,
-            defence=guard,
+            case.protocol,
+            case.federation,
+            case.model,
+            seed=case.seed,
+            defence=case.defence,
             evaluate_every=config.evaluate_every,
             folder=folder,
             tape=Tape([RECORDER], Path(recording)) if recording else None,
             witness=witness,
             progress=tell,
         )
-    if promise := promised(protocol, guard, federation):
-        used = spent(outcome, promise)
+    if promise := case.promise:
+        used = case.spent(outcome.ledger)
         console.print(f"privacy: {promise.claim}" + (f"; {ledger(used)}" if used is not None else ""), soft_wrap=True)
+    scores = outcome.scores
     if recording:
-        describe(Path(recording), config.model_dump(mode="json"), federation, outcome.scores.choices.argmax(1), witness)
+        describe(Path(recording), config.model_dump(mode="json"), case, scores.choices.argmax(1), witness)
         console.print(f"messages: {recording}; `coterie audit --recorded {recording}` attacks them", soft_wrap=True)
-    return Line(choice.kind, outcome.accuracy, outcome.cluster_sizes, time.monotonic() - started, folder.path)
+    sizes = outcome.cluster_sizes if case.model is not None else []
+    return Line(kind, scores.measure, scores.mean, sizes, time.monotonic() - started, folder.path)
+
+
+def measured(row: Measured) -> str:
+    """How well a round served, in words; empty where nothing says so."""
+    found = utility_in(row)
+    return f"{found[0]} {found[1]:.4f}" if found else ""
 
 
 def _show(lines: list[Line]) -> None:
-    table = Table(title="Mean test accuracy over clients, each on its own data")
+    table = Table(title="How well clients are served: the mean over clients, each on its own test data")
     table.add_column("trainer")
-    table.add_column("accuracy", justify="right")
+    table.add_column("measure")
+    table.add_column("utility", justify="right")
     table.add_column("clients a model")
     table.add_column("time", justify="right")
     table.add_column("run", no_wrap=True)
-    for line in sorted(lines, key=lambda line: -line.accuracy):
+    for line in sorted(lines, key=lambda line: line.utility * (-1 if HIGHER_IS_BETTER[line.measure] else 1)):
         sizes = ", ".join(map(str, line.sizes))
-        table.add_row(line.trainer, f"{line.accuracy:.4f}", sizes, f"{line.seconds:.1f} s", line.folder.name)
+        row = (line.trainer, line.measure, f"{line.utility:.4f}", sizes, f"{line.seconds:.1f} s", line.folder.name)
+        table.add_row(*row)
     console.print(table)
     console.print(f"Models, metrics and settings of each run are in {lines[0].folder.parent}/", soft_wrap=True)
 
@@ -165,17 +169,22 @@ def list_runs(root: Path) -> None:
         console.print(f"no runs in {root}; `coterie train` makes some")
         return
     table = Table(title=f"Runs in {root}")
-    for heading in ("run", "state", "trainer", "data", "round", "accuracy", "created"):
+    for heading in ("run", "state", "trainer", "data", "round", "utility", "created"):
         table.add_column(heading)
     for run in found:
         record, history = run.record, run.history
         config = record["config"]
         newest = history[-1] if history else {}
-        accuracy = f"{newest['accuracy']:.4f}" if newest else ""
         rounds = str(newest.get("round", ""))
         name = str(run.path.relative_to(root))
         table.add_row(
-            name, run.state, config["trainer"]["kind"], config["data"]["kind"], rounds, accuracy, record["created"]
+            name,
+            run.state,
+            config["trainer"]["kind"],
+            config["data"]["kind"],
+            rounds,
+            measured(newest),
+            record["created"],
         )
     console.print(table)
 

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from coterie.defences.mingling.defence import Mingling
+from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
 from coterie.defences.secure_sums import PairwiseMasks, SecureSums
+from coterie.errors import InvalidInput, require
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import AnyProtocol
+from coterie.learn.clusters.kmeans import weighted_kmeans
+from coterie.privacy.guarantee import DELTA, Level
+from coterie.protocols.clusterings.base import Clusterer
+from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.protocols.clusterings.steps import Stepping
+from coterie.rng import Rng
 from coterie.seal.ckks import Ckks
 from coterie.seal.mock import MockCipher
 
@@ -24,3 +42,99 @@ def mingling(
 def secure_sums(neighbours: int | None = None) -> SecureSums:
     """``neighbours``: with how many others each client shares masks; all, if it is left out."""
     return SecureSums(PairwiseMasks(neighbours))
+
+
+# -- clusterings, which start from something public ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known before the first request, and to everybody: the points of ``[public]``, if there are any."""
+
+    points: Tensor | None  # (points, features)
+    features: int
+    rng: Rng
+
+
+def federated_lloyd(
+    known: Known,
+    clusters: int = 10,
+    level: Level | None = None,
+    steps: int = 20,
+    bound: float | None = None,
+    share: float | None = None,
+) -> FederatedLloyd:
+    """From k-means on the public points."""
+    if known.points is None:
+        raise InvalidInput(
+            "trainer 'federated_lloyd' starts from public points; add [public] with rows = 200 or a file"
+        )
+    require(
+        len(known.points) >= clusters,
+        "public rows",
+        len(known.points),
+        f"must be at least {clusters}, one a cluster; set more aside in [public]",
+    )
+    weights = torch.ones(len(known.points))
+    centres = weighted_kmeans(known.points, weights, clusters, known.rng.child("centres")).centres[0]
+    return FederatedLloyd(clusters, level, steps=steps, bound=bound, share=share, centres=centres)
+
+
+def feddp_kmeans(
+    known: Known,
+    clusters: int = 10,
+    level: Level | None = Level.RECORD,
+    steps: int = 1,
+    bound: float | None = None,
+    share: float | None = None,
+    least: float = 3.0,
+) -> FedDPKMeans:
+    """From the public points; without any, it looks about from the origin."""
+    middle = torch.zeros(known.features) if known.points is None else None
+    return FedDPKMeans(
+        clusters, level, steps=steps, bound=bound, share=share, server_data=known.points, middle=middle, least=least
+    )
+
+
+# -- noise that is planned for the sums of one protocol ------------------------------------------------------------
+
+Place = Literal["server", "shared", "client"]
+
+
+@dataclass(frozen=True)
+class Releasing:
+    """What is run, by how many clients that have data, and at which delta it is to be accounted for."""
+
+    protocol: AnyProtocol
+    clients: int | None = None  # None: not known yet
+    delta: float = DELTA
+
+
+def noisy_sums(
+    of: Releasing | None,
+    epsilon: float = 1.0,
+    added_by: Place = "server",
+    colluders: int = 0,
+    masks: bool = False,
+) -> NoisySums:
+    """Noise for each sum that the protocol releases, which together cost ``epsilon``; who adds it must be trusted.
+
+    ``colluders`` and ``masks`` are for noise that clients share. Where a protocol bounds nothing there is nothing to
+    plan: the defence then says that it does not fit.
+    """
+    planned = {}
+    if of is not None and isinstance(of.protocol, Clusterer) and of.protocol.level and of.protocol.releases():
+        planned = plan_noise(of.protocol.releases(), epsilon, of.delta, SHARES[of.protocol.level])
+    if added_by != "shared":
+        shared = {"colluders": colluders, "masks": masks}
+        require(not any(shared.values()), f"added_by={added_by!r} with", shared, "is for added_by = 'shared' alone")
+        return CentralNoise(planned) if added_by == "server" else LocalNoise(planned)
+    clients = of.clients if of is not None and of.clients is not None else colluders + 1
+    return DistributedNoise(planned, clients=clients, colluders=colluders, masks=PairwiseMasks() if masks else None)
+
+
+def aware_of(protocol: AnyProtocol, defence: Defence) -> AnyProtocol:
+    """A protocol that goes by how noisy its sums will be is told so: everybody knows the plan."""
+    if isinstance(protocol, Stepping) and isinstance(defence, NoisySums):
+        return replace(protocol, planned=defence.noise)
+    return protocol

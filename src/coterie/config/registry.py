@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 from coterie.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
+    from coterie.config.builders import Releasing
     from coterie.config.schema import Choice
     from coterie.flow.guard import Defence
+
+Given = Mapping[str, Callable[[], Any]] | None
 
 TRAINERS = {
     "fedavg": "coterie.protocols.fedavg:FedAvg",
@@ -24,6 +27,9 @@ TRAINERS = {
     "ifca": "coterie.protocols.ifca:Ifca",
     "sattler": "coterie.protocols.sattler:Sattler",
     "cosine_kmeans": "coterie.protocols.cosine_kmeans:CosineKMeans",
+    "kfed": "coterie.protocols.clusterings.kfed:KFed",
+    "federated_lloyd": "coterie.config.builders:federated_lloyd",
+    "feddp_kmeans": "coterie.config.builders:feddp_kmeans",
 }
 
 MODELS = {
@@ -53,6 +59,7 @@ DEFENCES = {
     "dpsgd": "coterie.defences.dpsgd:DpSgd",
     "mingling": "coterie.config.builders:mingling",
     "secure_sums": "coterie.config.builders:secure_sums",
+    "noisy_sums": "coterie.config.builders:noisy_sums",
 }
 
 
@@ -70,11 +77,17 @@ def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any
         ) from error
 
 
-def build(target: Callable[..., Any], options: Mapping[str, Any], what: str) -> Any:
-    """Call the target with options from a file: names are checked against its own, values against its types."""
+def build(target: Callable[..., Any], options: Mapping[str, Any], what: str, given: Given = None) -> Any:
+    """Call the target with options from a file: names are checked against its own, values against its types.
+
+    ``given`` are objects that no file can name, for whoever has a parameter of that name. They are made when somebody
+    asks for them.
+    """
     from pydantic import ConfigDict, TypeAdapter, ValidationError, validate_call
 
-    known = {name for name in inspect.signature(target).parameters if name not in ("self", "args", "kwargs")}
+    parameters = inspect.signature(target).parameters
+    handed = {name: make() for name, make in (given or {}).items() if name in parameters}
+    known = {name for name in parameters if name not in ("self", "args", "kwargs", *handed)}
     for name in options:
         if name not in known:
             raise InvalidInput(f"{what} option {name!r} {nearest(name, known)}")
@@ -83,13 +96,14 @@ def build(target: Callable[..., Any], options: Mapping[str, Any], what: str) -> 
     try:
         if inspect.isclass(target):
             return TypeAdapter(target).validate_python(dict(options))
-        return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)(**options)
+        return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)(**options, **handed)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"]) or "?"
         raise InvalidInput(f"{what} option {place}={problem.get('input')!r} is wrong: {problem['msg']}") from error
 
 
-def build_defence(choice: Choice) -> Defence:
+def build_defence(choice: Choice, of: Releasing | None = None) -> Defence:
+    """``of``: what is run under it, which a defence that is planned for certain sums must know."""
     target = look_up(choice.kind, DEFENCES, "defence")
-    return build(target, choice.options, f"defence {choice.kind!r}")  # type: ignore[no-any-return]
+    return build(target, choice.options, f"defence {choice.kind!r}", {"of": lambda: of})  # type: ignore[no-any-return]

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import inspect
+import json
 import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.config import registry
-from coterie.errors import DataMissing, InvalidInput, nearest
+from coterie.errors import DataMissing, InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
+from coterie.privacy.guarantee import DELTA
 
 if TYPE_CHECKING:
+    from coterie.config.builders import Known
+    from coterie.config.built import Case
     from coterie.data.federation import Examples, Federation
     from coterie.flow.guard import Defence
     from coterie.learn.models.model import Model
+    from coterie.rng import Rng
+
+SET_ASIDE = "set_aside"
 
 
 class Choice(BaseModel):
@@ -30,6 +39,20 @@ class Choice(BaseModel):
         return dict(self.model_extra or {})
 
 
+class PublicChoice(Choice):
+    """What everybody knows: rows set aside from the data before clients are made of them, or data of its own."""
+
+    kind: str = SET_ASIDE
+
+
+@dataclass(frozen=True)
+class Held:
+    """The data, and the part of them that is public and no client's."""
+
+    examples: Examples
+    public: Examples | None = None
+
+
 class Config(BaseModel):
     """One run, or several that differ in their trainer only."""
 
@@ -37,7 +60,9 @@ class Config(BaseModel):
     name: str = "run"
     seed: int = Field(default=0, ge=0)
     evaluate_every: int = Field(default=10, ge=1)
+    delta: float = Field(default=DELTA, gt=0, lt=1)  # at which every epsilon is stated
     data: Choice = Choice(kind="mnist5k")
+    public: PublicChoice | None = None
     partition: Choice = Choice(kind="label_sets")
     model: Choice = Choice(kind="fcnn")
     trainer: Choice | tuple[Choice, ...] = Choice(kind="ifca")
@@ -49,16 +74,15 @@ class Config(BaseModel):
 
     # -- from words to objects -------------------------------------------------------------------
 
-    def examples(self, seed: int | None = None) -> Examples:
-        """The data; generated ones by this seed, else by the configuration's."""
-        from coterie.data.catalogue import find
-        from coterie.rng import Rng
+    def held(self, seed: int | None = None) -> Held:
+        """The data; generated ones, and what is set aside, by this seed, else by the configuration's."""
+        said = self.model_dump_json(include={"data", "public"})
+        load = _held if "path" in said else _held_before  # a file may be another one by now
+        return load(said, self.seed if seed is None else seed)
 
-        options = self.data.options
-        folder = options.pop("folder", None)
-        source = registry.build(find(self.data.kind), options, f"data {self.data.kind!r}")
-        rng = Rng.seeded(self.seed if seed is None else seed)
-        return source.load(folder, rng=rng.child("data"))  # type: ignore[no-any-return]
+    def examples(self, seed: int | None = None) -> Examples:
+        """What clients are made of."""
+        return self.held(seed).examples
 
     def partitioned(self, examples: Examples, seed: int | None = None) -> Federation:
         from coterie.rng import Rng
@@ -68,25 +92,92 @@ class Config(BaseModel):
         rng = Rng.seeded(self.seed if seed is None else seed)
         return split.split(examples, rng.child("partition"))  # type: ignore[no-any-return]
 
-    def federation(self) -> Federation:
-        return self.partitioned(self.examples())
+    def federation(self, seed: int | None = None) -> Federation:
+        return self.partitioned(self.examples(seed), seed)
 
     def built_model(self, examples: Examples) -> Model:
         return build_model(self.model, examples)
 
-    def protocol(self, choice: Choice) -> AnyProtocol:
+    def protocol(self, choice: Choice, seed: int | None = None) -> AnyProtocol:
+        """The trainer. A clustering starts from what is public, which is drawn by this seed."""
         target = registry.look_up(choice.kind, registry.TRAINERS, "trainer")
-        return registry.build(target, choice.options, f"trainer {choice.kind!r}")  # type: ignore[no-any-return]
+        given = {"known": lambda: self._known(seed)}
+        return registry.build(target, choice.options, f"trainer {choice.kind!r}", given)  # type: ignore[no-any-return]
 
-    def built_defence(self) -> Defence:
-        return registry.build_defence(self.defence)
+    def _known(self, seed: int | None) -> Known:
+        from coterie.config.builders import Known
+        from coterie.rng import Rng
 
-    def fitting_defence(self, trainer: Choice) -> Defence:
-        """The defence, which must have a place on this trainer."""
-        defence = self.built_defence()
-        if why := defence.fits(self.protocol(trainer)):
+        held = self.held(seed)
+        require(held.examples.x.is_floating_point(), "data", self.data.kind, "are texts, and a clustering needs points")
+        points = None if held.public is None else held.public.x.flatten(1)
+        rng = Rng.seeded(self.seed if seed is None else seed).child("public")
+        return Known(points, held.examples.x[0].numel(), rng)
+
+    def built_defence(self, choice: Choice, protocol: AnyProtocol, clients: int | None = None) -> Defence:
+        """For this protocol, run by so many clients that have data; None: by as many as it takes."""
+        from coterie.config.builders import Releasing
+
+        return registry.build_defence(choice, Releasing(protocol, clients, self.delta))
+
+    def case(self, trainer: Choice, federation: Federation | None = None) -> Case:
+        """All that is run, as objects; the defence must have a place on the trainer."""
+        from coterie.config.builders import aware_of
+        from coterie.config.built import Case
+
+        federation = federation or self.federation()
+        protocol = self.protocol(trainer)
+        defence = self.built_defence(self.defence, protocol, int((federation.sizes > 0).sum()))
+        if why := defence.fits(protocol):
             raise misfit(self.defence, trainer, why)
-        return defence
+        model = self.built_model(federation.examples) if protocol.trains else None
+        return Case(aware_of(protocol, defence), federation, model, defence, self.seed, self.delta)
+
+
+def _held(said: str, seed: int) -> Held:
+    """What ``[data]`` and ``[public]`` say, loaded."""
+    from coterie.rng import Rng
+
+    words, rng = json.loads(said), Rng.seeded(seed)
+    examples = _load(Choice.model_validate(words["data"]), rng.child("data"))
+    if words["public"] is None:
+        return Held(examples)
+    public = PublicChoice.model_validate(words["public"])
+    if public.kind != SET_ASIDE:
+        found = _load(public, rng.child("public"))
+        shapes = tuple(tuple(one.x.shape[1:]) for one in (found, examples))
+        require(shapes[0] == shapes[1], "shape of public rows", shapes[0], f"must be that of the data, {shapes[1]}")
+        return Held(examples, found)
+    rows = registry.build(_rows, public.options, "public")
+    require(
+        0 < rows < len(examples), "public rows", rows, f"must lie in 1..{len(examples) - 1}, the examples there are"
+    )
+    return _apart(examples, rows, rng)
+
+
+_held_before = lru_cache(maxsize=2)(_held)
+
+
+def _rows(rows: int) -> int:
+    return rows
+
+
+def _apart(examples: Examples, rows: int, rng: Rng) -> Held:
+    import torch
+
+    order = torch.randperm(len(examples), generator=rng.child("set aside").torch())
+    taken = torch.zeros(len(examples), dtype=torch.bool)
+    taken[order[:rows]] = True
+    return Held(examples.take(~taken), examples.take(taken, f"{examples.name} (public)"))
+
+
+def _load(choice: Choice, rng: Rng) -> Examples:
+    from coterie.data.catalogue import find
+
+    options = choice.options
+    folder = options.pop("folder", None)
+    source = registry.build(find(choice.kind), options, f"data {choice.kind!r}")
+    return source.load(folder, rng=rng)  # type: ignore[no-any-return]
 
 
 def misfit(defence: Choice, trainer: Choice, why: str) -> InvalidInput:
@@ -152,8 +243,9 @@ def read(path: Path) -> Config:
 
 def beside(config: AnyConfig, path: Path) -> AnyConfig:
     """A user's data file may be named as it is seen from the configuration's folder, or from where one stands."""
-    options = config.data.options
-    if "path" not in options or "folder" in options:
-        return config
-    data = Choice.model_validate({"kind": config.data.kind, "folder": str(path.parent), **options})
-    return config.model_copy(update={"data": data})
+    found: dict[str, Choice] = {}
+    for name, choice in (("data", config.data), ("public", config.public)):
+        if choice is not None and "path" in choice.options and "folder" not in choice.options:
+            said = {"kind": choice.kind, "folder": str(path.parent), **choice.options}
+            found[name] = type(choice).model_validate(said)
+    return config.model_copy(update=found) if found else config

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import Tensor
 
+from coterie.data.federation import Federation
 from coterie.errors import require
 from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.cohort import Cohort
@@ -17,6 +18,7 @@ from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
 from coterie.flow.turn import Metrics, Roots, Turn
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params, stack
+from coterie.privacy.guarantee import DELTA, RunFacts
 from coterie.privacy.ledger import Ledger
 from coterie.rng import Rng
 from coterie.wire.messages import TRAIN, Contributions, Kind, Published
@@ -129,6 +131,10 @@ class Protocol(ABC, Generic[State]):
         """The sums that a whole run asks for, each as "request/leaf", if what a unit adds to each is at most 1."""
         return ()
 
+    def facts(self, federation: Federation, delta: float = DELTA) -> RunFacts | None:
+        """What a defence must know of running this federation to say what it guarantees; None: nobody has told."""
+        return None
+
     @abstractmethod
     def start(self, server: Server) -> State:
         """The state before the first round."""
@@ -142,6 +148,10 @@ class Protocol(ABC, Generic[State]):
     @abstractmethod
     def result(self, state: State) -> Published:
         """What the server would publish now."""
+
+    def serves(self, state: State) -> bool:
+        """Whether there is a result yet that clients could use."""
+        return True
 
     def sees(self, state: State, clients: Tensor) -> Tensor | None:
         """Which slots these clients are given, (clients, slots) bool; None: all."""

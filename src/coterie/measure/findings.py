@@ -51,6 +51,7 @@ class Finding:
     roc: Curve | None = None  # its area is the score
     by_round: Sequence[tuple[int, float]] = ()  # what it scored by this round
     operating: OperatingPoint | None = None
+    stress: bool = False  # of another federation than the configured one
 
     @staticmethod
     def of(attack: str, measure: str, run: Sample, chance: float, unit: str, knew: str) -> Finding:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,6 +83,40 @@ class Releases:
         answers = tuple(up.sent for up in ring.clients.exchange(message_of(ask, ring.server)))
         return Releases(ask.kind, ask.round, answers, defence)
 
+    @staticmethod
+    def again(
+        protocol: AnyProtocol, federation: Federation, defence: Defence, asked: Mapping[Kind, tuple[int, Published]]
+    ) -> list[Releases]:
+        """All requests of a run that is over, with what was published then: each is answered once more.
+
+        What one release told decided what the next one asked. That is held fixed here, as the view of the run has it.
+        """
+        ring = Ring(protocol, federation, roots=Roots.same(Rng.seeded(0)), processes=0)
+        found = []
+        for kind, (round, published) in asked.items():
+            ask = Ask(kind, round, ring.server.clients.present(round), published, None)
+            answers = tuple(up.sent for up in ring.clients.exchange(message_of(ask, ring.server)))
+            found.append(Releases(kind, round, answers, defence))
+        return found
+
+    def only(self, client: int) -> Releases:
+        """As if nobody else had answered: what a noisy message alone tells."""
+        picked = [answer.pick((answer.ids == client).nonzero().flatten()) for answer in self.answers]
+        return replace(self, answers=tuple(answer for answer in picked if len(answer)))
+
+    def without(self, client: int) -> Releases:
+        """With nothing in this client's answer."""
+
+        def emptied(answer: Contributions) -> Contributions:
+            there = (answer.ids != client).to(torch.float64)
+            values = {
+                name: leaf * there.to(leaf.dtype).view(-1, *[1] * (leaf.dim() - 1))
+                for name, leaf in answer.values.items()
+            }
+            return replace(answer, values=values)
+
+        return replace(self, answers=tuple(emptied(answer) for answer in self.answers))
+
     def exact(self) -> dict[str, Tensor]:
         """The sums without noise, leaves (...)."""
         sums = Sums.over(self.answers)
@@ -106,10 +141,20 @@ def _finished(steps: Collecting[None], replies: Replies) -> Sums:
     raise InvalidInput("defence=a conversation of several requests cannot be released again and again; leave masks out")
 
 
-def optimal_scores(inside: Releases, outside: Releases, noise: Mapping[str, float], trials: int, rng: Rng) -> Scores:
-    """The optimal test's scores of releases with the target and without it; ``noise`` is what the claim says it is."""
+def optimal_scores(
+    inside: Releases,
+    outside: Releases,
+    noise: Mapping[str, float],
+    trials: int,
+    rng: Rng,
+    target: Releases | None = None,
+) -> Scores:
+    """The optimal test's scores of releases with the target and without it; ``noise`` is what the claim says it is.
+
+    ``target``: releases with what the test looks for, where ``inside`` does not have it: a control.
+    """
     out = outside.exact()
-    change = {name: leaf - out[name] for name, leaf in inside.exact().items()}
+    change = {name: leaf - out[name] for name, leaf in (target or inside).exact().items()}
 
     def scores(side: Releases, streams: Rng) -> Floats:
         drawn = list(side.draw(trials, streams))
@@ -120,3 +165,21 @@ def optimal_scores(inside: Releases, outside: Releases, noise: Mapping[str, floa
         return total.numpy()
 
     return Scores(scores(inside, rng.child("inside")), scores(outside, rng.child("outside")))
+
+
+def scores_of_all(
+    inside: Sequence[Releases],
+    outside: Sequence[Releases],
+    noise: Mapping[str, float],
+    trials: int,
+    rng: Rng,
+    targets: Sequence[Releases] | None = None,
+) -> Scores:
+    """The optimal test on all releases of a run together: their log-likelihood ratios add up."""
+    found = [
+        optimal_scores(one, other, noise, trials, rng.child("request", number), target)
+        for number, (one, other, target) in enumerate(zip(inside, outside, targets or inside, strict=True))
+    ]
+    return Scores(
+        np.sum([scores.inside for scores in found], axis=0), np.sum([scores.outside for scores in found], axis=0)
+    )

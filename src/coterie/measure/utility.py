@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,12 @@ from coterie.measure.intervals import Sample
 
 ROWS_AT_ONCE = 200_000
 ACCURACY, COST = "accuracy", "k-means cost"
+HIGHER_IS_BETTER = {ACCURACY: True, COST: False}
+
+
+def utility_in(row: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Of what was measured in a round, how well it served, and by which measure; None where nothing says so."""
+    return next(((name, float(row[name])) for name in HIGHER_IS_BETTER if name in row), None)
 
 
 @dataclass(frozen=True)

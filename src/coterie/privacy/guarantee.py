@@ -11,6 +11,9 @@ from dp_accounting import DpEvent
 from coterie.errors import require
 from coterie.learn.sgd import Local
 
+DELTA = 1e-5
+"""At which epsilons are stated where nobody names another."""
+
 
 class Level(Enum):
     """Whose presence is hidden."""

@@ -16,7 +16,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.protocol import Protocol, Running, Server
 from coterie.learn.params import Params, flatten, map_leaves
 from coterie.learn.sgd import Local
-from coterie.privacy.guarantee import Pool, RunFacts
+from coterie.privacy.guarantee import DELTA, Pool, RunFacts
 from coterie.wire.codec import register
 from coterie.wire.messages import TRAIN, Contributions, Published
 
@@ -48,7 +48,7 @@ class Trainer(Protocol[State]):
             "must be 'samples' or 'equal'",
         )
 
-    def facts(self, federation: Federation, delta: float = 1e-5) -> RunFacts:
+    def facts(self, federation: Federation, delta: float = DELTA) -> RunFacts:
         """What a defence must know of training this federation to say what it guarantees."""
         exposures = [
             exposure

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from coterie.data.federation import Federation
+from coterie.errors import require
 from coterie.flow.adversary import Adversary
 from coterie.flow.ask import AnyAsk
 from coterie.flow.guard import Defence
@@ -20,12 +21,13 @@ from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params
 from coterie.measure.cost import Stopwatch
-from coterie.measure.utility import Scores, evaluate
+from coterie.measure.utility import ACCURACY, Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
 from coterie.run.folder import Checkpoint, Measured, RunFolder
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
+from coterie.wire.view import ThreatModel, View
 
 State = Any
 """A protocol's, which only the protocol understands."""
@@ -45,10 +47,12 @@ class Outcome:
     ledger: Ledger  # what was spent
     traffic: Traffic  # what travelled
     seconds: float  # a round of this session, without what was measured and saved on the way
+    view: Callable[[ThreatModel], View] = field(repr=False)  # what an adversary saw, where a tape listened
 
     @property
     def accuracy(self) -> float:
-        """The mean over clients of the accuracy on their own test data."""
+        """The mean over clients of the accuracy on their own test data; a clustering has none (``scores.measure``)."""
+        require(self.scores.measure == ACCURACY, "measure", self.scores.measure, "is no accuracy; use scores.mean")
         return self.scores.mean
 
     @property
@@ -104,7 +108,7 @@ def train(
         if folder is not None:
             folder.save(watcher.checkpoint(state))
             folder.finish(models)
-    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic, seconds)
+    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic, seconds, ring.view)
 
 
 @dataclass
@@ -123,7 +127,8 @@ class _Watcher:
         started = time.monotonic()
         self.stopwatch.note(ask)
         measured = self.history[-1]["round"] if self.history else 0
-        if ask.round > measured and ask.round % self.every == 0:  # a round may have several requests
+        due = ask.round > measured and ask.round % self.every == 0  # a round may have several requests
+        if due and self.ring.protocol.serves(ask.state):
             self._measure(ask.round, ask.state)
         if self.folder is not None:
             self.folder.save(self.checkpoint(ask.state))

@@ -1,28 +1,40 @@
-"""Membership of one record in a federated clustering (paper 002), and the epsilon that it proves."""
+"""Membership of one record, or of one client, in a federated clustering, and the epsilon that it proves."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 import torch
 
+from coterie.attacks.membership import RESULT
 from coterie.audit.case import Subject
-from coterie.audit.clustering_scene import DELTA, ClusteringFamily, Scene
+from coterie.audit.clusterings import NOISY_SUMS, ClusteringFamily
 from coterie.audit.evidence import Evidence
-from coterie.audit.fitting import NOISY_SUMS
-from coterie.audit.scene import claimed
-from coterie.config import registry
+from coterie.audit.recorded import Recording
+from coterie.audit.reference import ReferenceRun
+from coterie.config.built import Case
 from coterie.config.schema import Choice
+from coterie.data.federation import Federation, Shards
+from coterie.defences.noisy_sums.plan import NoisySums
 from coterie.learn.clusters import lloyd
-from coterie.measure.cost import peak_memory
-from coterie.measure.intervals import CONFIDENCE, Sample
+from coterie.measure.epsilon import Scores
+from coterie.measure.findings import Finding
+from coterie.measure.intervals import CONFIDENCE
 from coterie.measure.judge import judge_scores
-from coterie.measure.membership import Releases, measure_membership, optimal_scores
+from coterie.measure.membership import Releases, measure_membership, scores_of_all
+from coterie.privacy.guarantee import Level, Trust
+from coterie.protocols.clusterings.base import Clusterer
+from coterie.protocols.clusterings.kfed import KFed
 from coterie.rng import Rng
+from coterie.wire.messages import Kind, Published
+from coterie.wire.view import ThreatModel, View
 
 NO_NOISE = 1e-6  # what the test takes for the deviation where nothing is added
+KNEW = "all other records, and how the noise was drawn"
+LISTENER = ThreatModel("whoever is given the released sums", server=True, knows=KNEW)
 
 
 class KMeansMembership(ClusteringFamily):
@@ -32,52 +44,105 @@ class KMeansMembership(ClusteringFamily):
     question = "Does whoever is given the sums learn whether a record was among the points?"
     threat = "Whoever is given the released sums and knows all other records."
     method = (
-        "The optimal (likelihood ratio) test on many releases with the record that lies farthest out and as many "
-        "without it, under fresh noise each. Its scores also give a lower bound on epsilon with 95 % confidence."
+        "The optimal (likelihood ratio) test on all releases of the run, answered again and again under fresh noise: "
+        "with the record that lies farthest out (at the level of clients, with the largest client), and without it. "
+        "Where clients add all noise themselves, on that client's own messages. Its scores also give a lower bound on "
+        "epsilon with 95 % confidence. The control draws both sides without it."
     )
+
+    def admits(self, subject: Subject) -> str:
+        if isinstance(subject.launched, KFed):
+            return "k-FED releases centres and no sums, which this test is for"
+        return super().admits(subject)
 
     def misfit(self, subject: Subject, choice: Choice) -> str:
         if why := super().misfit(subject, choice):
             return why
-        if choice.kind != NOISY_SUMS and registry.build_defence(choice).seals:
+        if choice.kind != NOISY_SUMS and subject.built_defence(choice, subject.launched).seals:
             return "it hides answers from the server, and the sums that this attack reads are the same with it"
+        if choice.kind == NOISY_SUMS and choice.options.get("masks"):
+            return "masks open to the same noisy sums as without, and take as long in every trial"
         return ""
 
-    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
-        scene, rng = Scene.of(subject, seed), Rng.seeded(seed)
-        ring, state, seconds = scene.run(defence, rng)
-        protocol, guard = scene.protocol(defence), scene.defence(defence)
-        trials = subject.audit.kmeans_membership.trials
-        client, position = farthest(scene)
-        inside = Releases.of(protocol, scene.federation, guard, rng)
-        outside = Releases.of(protocol, scene.without(client, position), guard, rng)
-        planned = getattr(guard, "noise", None) or dict.fromkeys(protocol.releases(), NO_NOISE)
-        scores = optimal_scores(inside, outside, planned, trials, rng.child("trials"))
-        error = (1 - CONFIDENCE) / 2 ** (1 + seed - subject.seed)  # all seeds' together, however many there are
-        promise = guard.guarantee(protocol.facts(scene.federation, DELTA))
-        found = measure_membership(scores, DELTA, promise, rng.child("bounds"), error)
-        knew = "all other records, and how the noise was drawn"
-        drawn, answers = np.concatenate([scores.inside, scores.outside]), np.arange(2 * trials) < trials
-        finding = judge_scores(drawn, answers, [None] * len(drawn), "membership test", knew, "releases")
-        return Evidence(
-            findings=[replace(finding, adversary="holder of the result")],
-            utility_measure="k-means cost",
-            utility=Sample.average([scene.cost(state)], 0.0, math.inf),
-            seconds=seconds,
-            upload_bytes=ring.traffic.up_a_client,
-            memory_bytes=peak_memory(),
-            promise=claimed(promise, [found.bound]),
+    def threats(self, subject: Subject) -> Sequence[ThreatModel]:
+        return (LISTENER,)
+
+    def read(self, run: ReferenceRun) -> Evidence:
+        case, rng = run.case, run.rng
+        trials = run.subject.audit.kmeans_membership.trials
+        tested = Tested.of(case, asked_in(run.view(LISTENER)))
+        scores = tested.scores(trials, rng.child("trials"))
+        placebo = replace(tested, inside=tested.outside).scores(trials, rng.child("placebo"), tested.inside)
+        found = (
+            self.finding(scores, "membership test"),
+            replace(self.finding(placebo, "membership of none"), control=True),
         )
+        promise, bounds = case.promise, []
+        if promise is not None:
+            error = (1 - CONFIDENCE) / 2 ** (1 + case.seed - run.subject.seed)  # all seeds' together
+            claim = promise.guarantee
+            bounds = [measure_membership(scores, case.delta, claim, rng.child("bounds"), error).bound]
+        return run.evidence([replace(one, adversary="holder of the released sums") for one in found], bounds)
+
+    def finding(self, scores: Scores, name: str) -> Finding:
+        drawn = np.concatenate([scores.inside, scores.outside])
+        answers = np.arange(len(drawn)) < len(scores.inside)
+        return judge_scores(drawn, answers, [None] * len(drawn), name, KNEW, "releases")
+
+    def admits_recording(self, recording: Recording) -> str:
+        return "needs to release the sums again and again, and what was written down is over"
 
 
-def farthest(scene: Scene) -> tuple[int, int]:
-    """The client and position of the record farthest from its centre: the one that the sums tell most about."""
-    rows = scene.federation.train.rows
-    points = scene.points[rows]
-    distances = lloyd.squared_distances(points, scene.centres, lloyd.nearest(points, scene.centres))
-    place = int(distances.argmax())
-    client = int(torch.searchsorted(scene.federation.train.offsets, place, right=True)) - 1
-    return client, place - int(scene.federation.train.offsets[client])
+def asked_in(view: View) -> dict[Kind, tuple[int, Published]]:
+    """Every request of the run for sums, by what was published with it."""
+    kinds = [kind for kind in view.kinds() if str(kind) != RESULT and not kind.part]
+    return {kind: (view.first(kind), view.received(view.first(kind), kind).published) for kind in kinds}
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The releases with the target and without it."""
+
+    inside: Sequence[Releases]
+    outside: Sequence[Releases]
+    noise: dict[str, float]
+
+    @staticmethod
+    def of(case: Case, asked: dict[Kind, tuple[int, Published]]) -> Tested:
+        protocol, federation, guard = cast(Clusterer, case.protocol), case.federation, case.defence
+        inside = Releases.again(protocol, federation, guard, asked)
+        if protocol.level is Level.CLIENT:
+            client = int(federation.train.sizes.argmax())
+            outside = [one.without(client) for one in inside]
+        else:
+            client, position = farthest(federation, asked)
+            outside = Releases.again(protocol, less_one(federation, client, position), guard, asked)
+        if isinstance(guard, NoisySums) and guard.trust is Trust.LOCAL_NOISE:
+            inside, outside = ([one.only(client) for one in side] for side in (inside, outside))
+        planned = guard.noise if isinstance(guard, NoisySums) else dict.fromkeys(protocol.releases(), NO_NOISE)
+        return Tested(inside, outside, {name: deviation or NO_NOISE for name, deviation in planned.items()})
+
+    def scores(self, trials: int, rng: Rng, change: Sequence[Releases] | None = None) -> Scores:
+        """``change``: what the test looks for, where it is not what distinguishes the sides."""
+        return scores_of_all(self.inside, self.outside, self.noise, trials, rng, change)
+
+
+def farthest(federation: Federation, asked: dict[Kind, tuple[int, Published]]) -> tuple[int, int]:
+    """The client and position of the record farthest from its centre, of those who hold more than one."""
+    centres = next(one.values["centres"][0] for _, one in reversed(asked.values()) if "centres" in one.values)
+    train = federation.train
+    points = federation.examples.x.flatten(1)[train.rows]
+    distances = lloyd.squared_distances(points, centres, lloyd.nearest(points, centres))
+    owners = torch.repeat_interleave(torch.arange(len(train)), train.sizes)
+    place = int(torch.where(train.sizes[owners] > 1, distances, -1.0).argmax())
+    return int(owners[place]), place - int(train.offsets[owners[place]])
+
+
+def less_one(federation: Federation, client: int, position: int) -> Federation:
+    """The same federation less one record of one client."""
+    parts = [federation.train[number] for number in range(federation.clients)]
+    parts[client] = parts[client][torch.arange(len(parts[client])) != position]
+    return replace(federation, train=Shards.of(parts))
 
 
 FAMILY = KMeansMembership()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import torch
 
@@ -11,8 +12,7 @@ from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
-from coterie.audit.scene import DELTA, claimed, play
-from coterie.config import registry
+from coterie.audit.scene import claimed, play
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation
@@ -35,10 +35,11 @@ class Acquisition(Family):
     )
 
     def admits(self, subject: Subject) -> str:
-        trainer = subject.protocol(subject.trainers[0])
-        if not isinstance(trainer, Trainer):
+        if not isinstance(subject.launched, Trainer):
             return "needs a trainer of models"
-        return "" if subject.partition.kind == "label_sets" else "needs clients in groups (label_sets)"
+        if int(subject.federation().groups.max()) < 1:
+            return "needs clients in known groups, whose number says how many newcomers it takes"
+        return ""
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         return [Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0})]
@@ -47,30 +48,34 @@ class Acquisition(Family):
         return self.trainer(subject, 1)  # how many newcomers there are, the data say, and no defence must know
 
     def trainer(self, subject: Subject, newcomers: int) -> Sattler:
-        base = subject.protocol(subject.trainers[0])
+        """The configured one, if it is Sattler's, for at least as many rounds as the newcomers need to join."""
+        base = subject.launched
         assert isinstance(base, Trainer)
         rounds = subject.audit.model_acquisition.join + 2 * newcomers + 2
+        if isinstance(base, Sattler):
+            return replace(base, rounds=max(base.rounds, rounds))
         return Sattler(rounds=rounds, local=base.local, most=newcomers, progress=0.0, least=1)
 
     def differs(self, subject: Subject) -> str:
-        join = subject.audit.model_acquisition.join
-        return (
-            f"Sattler's clustering in the place of the configured trainer, and clients that join from round {join} on"
-        )
+        """Where the server places newcomers as configured, newcomers are what an adversary adds, not a change."""
+        if not isinstance(subject.launched, Sattler):
+            return "Sattler's clustering in the place of the configured trainer, because it gives each client one model"
+        groups = int(subject.federation().groups.max()) + 1
+        longer = self.trainer(subject, groups).rounds - cast(int, getattr(subject.launched, "rounds", 0))
+        return f"{longer} more rounds than configured, because newcomers need them to join" if longer else ""
 
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         rng = Rng.seeded(seed)
-        examples = subject.examples(seed)
-        whole = subject.partitioned(examples, seed)
+        whole = subject.federation(seed)
         newcomers = int(whole.groups.max()) + 1
         federation = joined_late(whole, newcomers, subject.audit.model_acquisition.join)
         trainer = self.trainer(subject, newcomers)
-        guard = registry.build_defence(defence)
+        guard = subject.built_defence(defence, trainer)
         if defence.kind == "dpsgd":
             trainer = replace(trainer, local=replace(trainer.local, poisson=True))
         ids = frozenset(range(whole.clients - newcomers, whole.clients))
         attack = ModelAcquisition(acquisition_threat(ids))
-        model = subject.built_model(examples)
+        model = subject.built_model(whole.examples)
         findings = []
         for adversaries, control in (([attack], False), ([], True)):
             played = play(trainer, federation, model, guard, rng, [attack.threat], adversaries)
@@ -79,7 +84,7 @@ class Acquisition(Family):
             finding = judge(guess, ClusterCounts(played.witness.slots), name)
             named = replace(finding, adversary="group of newcomers", knew=attack.threat.knows, control=control)
             findings.append(named)
-        return played.evidence(findings, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
+        return played.evidence(findings, claimed(guard.guarantee(trainer.facts(federation, subject.delta))))
 
 
 def joined_late(federation: Federation, newcomers: int, join: int) -> Federation:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
 
 from coterie.attacks.base import Attributions
 from coterie.attacks.profiling import (
@@ -18,20 +22,33 @@ from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.audit.recorded import Recording, clusters_stand_for
-from coterie.audit.scene import DELTA, claimed, held_back, play
-from coterie.config import registry
+from coterie.audit.reference import ReferenceRun
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
-from coterie.data.federation import Examples
+from coterie.data.federation import Examples, Federation
+from coterie.errors import require
 from coterie.measure.findings import Finding, Suspected
 from coterie.measure.judge import Labels, judge
 from coterie.measure.preferences import Preferences
-from coterie.protocols.ifca import Ifca
+from coterie.protocols.base import Trainer
 from coterie.rng import Rng
-from coterie.wire.view import View
+from coterie.wire.view import ThreatModel, View
 
 SERVER, KNEW = CURIOUS_SERVER.name, CURIOUS_SERVER.knows
 BY_IDENTITY, BY_MODEL = "profiling by identity", "profiling by model"
+TOGETHER = colluding_server(0)
+Client = TypeVar("Client")
+Known = TypeVar("Known")
+
+
+def of_each_class(federation: Federation, per_class: int, rng: Rng) -> Examples:
+    """Examples that the server holds: test rows, which nobody trains on, so that the federation stays as it is."""
+    rows = federation.test.rows.unique()
+    require(len(rows) > 0, "test rows", 0, "leave the server no examples of its own; hold some back in [partition]")
+    order = rows[torch.randperm(len(rows), generator=rng.child("held by the server").torch())]
+    labels = federation.examples.y[order]
+    chosen = [order[labels == label][:per_class] for label in range(federation.examples.classes)]
+    return federation.examples.take(torch.cat(chosen), f"{federation.examples.name} (the server's)")
 
 
 @dataclass(frozen=True)
@@ -52,19 +69,44 @@ class Profiler:
         attack = SensitivityProfiling(self.imitation, self.classes, view.threat, round)
         return attack.infer(view, self.auxiliary, self.rng.child("A2"))
 
-    def findings(self, view: View, adversary: str, groups: Labels, preferred: Preferences, every: int) -> list[Finding]:
-        """Both attacks, at the end and on the way; the second, which trains, in some rounds only."""
+    def findings(
+        self, view: View, adversary: str, groups: Labels | None, preferred: Preferences, retrain: int
+    ) -> list[Finding]:
+        """Both attacks, at the end and on the way; the second, which trains, in some rounds only.
+
+        Each has a control beside it: the same guesses, held against what is true of other clients.
+        """
         rounds = view.rounds()
-        some = sorted({*rounds[::every], rounds[-1]})
-        identities = [(round, judge(self.by_identity(view, round), groups, BY_IDENTITY, KNEW)) for round in rounds]
-        models = [(round, judge(self.by_model(view, round), preferred, BY_MODEL, KNEW)) for round in some]
-        return [_last(adversary, identities), _last(adversary, models)]
+        some = sorted({rounds[place] for place in np.linspace(0, len(rounds) - 1, retrain + 1).astype(int)[1:]})
+        found = []
+        if groups is not None:
+            guesses = {round: self.by_identity(view, round) for round in rounds}
+            scored = [(round, judge(guess, groups, BY_IDENTITY, KNEW)) for round, guess in guesses.items()]
+            others = Labels(self.others(groups.labels), groups.choices)
+            found += [
+                _last(adversary, scored),
+                _control(adversary, judge(guesses[rounds[-1]], others, BY_IDENTITY, KNEW)),
+            ]
+        ranked = {round: self.by_model(view, round) for round in some}
+        ranks = [(round, judge(guess, preferred, BY_MODEL, KNEW)) for round, guess in ranked.items()]
+        turned = Preferences(self.others(preferred.labels), preferred.classes)
+        return [*found, _last(adversary, ranks), _control(adversary, judge(ranked[some[-1]], turned, BY_MODEL, KNEW))]
+
+    def others(self, truth: Mapping[Client, Known]) -> dict[Client, Known]:
+        """What is true of other clients, drawn at random."""
+        clients = list(truth)
+        order = self.rng.child("control").numpy().permutation(len(clients))
+        return {client: truth[clients[place]] for client, place in zip(clients, order.tolist(), strict=True)}
 
 
 def _last(adversary: str, found: Sequence[tuple[int, Finding]]) -> Finding:
     """The last round's, with the scores on the way."""
     curve = [(round, finding.score) for round, finding in found]
     return replace(found[-1][1], adversary=adversary, by_round=curve)
+
+
+def _control(adversary: str, finding: Finding) -> Finding:
+    return replace(finding, attack=f"{finding.attack}, of other clients", adversary=adversary, control=True)
 
 
 class PreferenceProfiling(Family):
@@ -74,63 +116,56 @@ class PreferenceProfiling(Family):
     question = "Does the server learn which classes a client holds most of?"
     threat = "A curious server, alone or with one client that hands it its keys."
     method = (
-        "A1 reads the clusters that a client joins; A2 trains each client's model further on each class and ranks the "
-        "classes by how little it moves. Scored by the share of clients whose preference is named."
+        "By identity: from the clusters that a client joins, where clients choose one. By model: a client's model is "
+        "trained further on each class, and the classes are ranked by how little it moves; the server holds some test "
+        "rows of each class. Scored by the share of clients whose preference is named. The control holds the same "
+        "guesses against what is true of other clients, drawn at random."
     )
 
     def admits(self, subject: Subject) -> str:
-        if not isinstance(subject.protocol(subject.trainers[0]), Ifca):
-            return "needs a trainer whose clients choose their cluster (ifca)"
-        return "" if subject.partition.kind == "label_sets" else "needs clients that prefer classes (label_sets)"
+        return "" if isinstance(subject.launched, Trainer) else "needs a trainer of models"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        return [
+        every = [
             Choice.model_validate({"kind": "mingling", "cipher": "mock"}),
             Choice.model_validate({"kind": "mingling", "cipher": "mock", "exact": True}),
             Choice.model_validate({"kind": "mingling", "cipher": "secure_sums", "exact": True}),
         ]
+        return [choice for choice in every if not subject.why_not(choice, subject.launched)]
 
-    def protocol(self, subject: Subject) -> Ifca:
-        trainer = subject.protocol(subject.trainers[0])
-        assert isinstance(trainer, Ifca)
-        return replace(trainer, rounds=min(trainer.rounds, subject.audit.preference_profiling.rounds))
+    def threats(self, subject: Subject) -> Sequence[ThreatModel]:
+        return (CURIOUS_SERVER, TOGETHER)
 
-    def differs(self, subject: Subject) -> str:
-        return (
-            f"at most {subject.audit.preference_profiling.rounds} rounds, on what is left where the server holds back "
-            "some examples of each class"
-        )
-
-    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
-        rng = Rng.seeded(seed)
-        auxiliary, examples = held_back(subject.examples(seed), rng)
-        federation = subject.partitioned(examples, seed)
-        model = subject.built_model(examples)
-        trainer = self.protocol(subject)
-        guard = registry.build_defence(defence)
-        together = colluding_server(0)
-        played = play(trainer, federation, model, guard, rng, [CURIOUS_SERVER, together])
-        groups = Labels(dict(enumerate(federation.groups.tolist())), int(federation.groups.max()) + 1)
-        serves = clusters_stand_for(played.scores.choices.argmax(1), federation.groups)
+    def read(self, run: ReferenceRun) -> Evidence:
+        federation, trainer, model = run.case.federation, run.case.protocol, run.case.model
+        assert isinstance(trainer, Trainer)
+        assert model is not None
+        asked = run.subject.audit.preference_profiling
+        groups = None
+        if trainer.choices > 1 and int(federation.groups.max()) > 0:
+            groups = Labels(dict(enumerate(federation.groups.tolist())), int(federation.groups.max()) + 1)
+        serves = clusters_stand_for(run.done.scores.choices.argmax(1), federation.groups) if groups else {}
         imitation = Imitation(model, replace(trainer.local, poisson=False))
-        profiler = Profiler(serves, imitation, examples.classes, auxiliary, rng)
+        auxiliary = Auxiliary(of_each_class(federation, asked.per_class, run.rng))
+        profiler = Profiler(serves, imitation, federation.examples.classes, auxiliary, run.rng)
         findings: list[Finding] = []
-        for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", together)):
-            view = played.view(threat)
-            every = subject.audit.preference_profiling.retrain_every
-            findings += profiler.findings(view, adversary, groups, Preferences.of(federation), every)
-        return played.evidence(findings, claimed(guard.guarantee(trainer.facts(federation, DELTA))))
+        for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", TOGETHER)):
+            view = run.view(threat)
+            findings += profiler.findings(view, adversary, groups, Preferences.of(federation), asked.retrain)
+        return run.evidence(findings)
 
     def admits_recording(self, recording: Recording) -> str:
+        if why := self.admits(recording.subject):
+            return why
         return "" if recording.has_uploads else "needs what clients sent, and none of it was recorded"
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
         examples, view = recording.subject.examples(seed), recording.view(CURIOUS_SERVER)
-        trainer = recording.trainer
+        trainer, rng = recording.trainer, Rng.seeded(seed).child("attack")
         slots = view.sent(view.rounds()[-1]).membership.shape[1]
         serves = {cluster: cluster for cluster in range(slots)} | recording.options.serves
         imitation = Imitation(recording.model(view, examples), replace(trainer.local, poisson=False))
-        profiler = Profiler(serves, imitation, examples.classes, Auxiliary(examples), Rng.seeded(seed))
+        profiler = Profiler(serves, imitation, examples.classes, Auxiliary(examples), rng)
         identity, ranked = profiler.by_identity(view), profiler.by_model(view)
         groups, preferred = recording.truth.labels(), recording.truth.preferences(examples.classes)
         by_identity = Finding.unscored(BY_IDENTITY, "accuracy", 1 / len({*serves.values()}), KNEW)

@@ -137,6 +137,8 @@ class NoisySums(Defence):
         missing = [name for name in protocol.releases() if name not in self.noise]
         if not protocol.releases():
             return "it has no sums in which a unit's share is bounded, so no noise covers what one can change"
+        if not self.noise:
+            return "no noise is planned: what a unit adds to a sum must be bounded, by a level of 'record' or 'client'"
         return f"no noise is planned for {', '.join(missing)}" if missing else ""
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:

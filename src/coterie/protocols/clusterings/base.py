@@ -20,7 +20,7 @@ from coterie.learn.clusters.lloyd import Points
 from coterie.learn.clusters.statistics import Unit, statistics
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
-from coterie.privacy.guarantee import Level, RunFacts
+from coterie.privacy.guarantee import DELTA, Level, RunFacts
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Kind, Published
 
@@ -87,13 +87,16 @@ class Clusterer(Protocol[Clusters]):
         """The sums that a whole run asks for, each as "request/leaf": what noise must be planned for."""
         return ()
 
-    def facts(self, federation: Federation, delta: float = 1e-6) -> RunFacts:
+    def facts(self, federation: Federation, delta: float = DELTA) -> RunFacts:
         """What a defence must know of clustering this federation to say what it guarantees."""
         rounds = len({name.split("/")[0] for name in self.releases()})
         return RunFacts(federation.clients, rounds, Local(), (), delta, self.reveals, self.level)
 
+    def serves(self, state: Clusters) -> bool:
+        return "centres" in state.known
+
     def result(self, state: Clusters) -> Published:
-        if "centres" not in state.known:
+        if not self.serves(state):
             raise InvalidInput(f"round={state.round} of {type(self).__name__} has no centres yet; run it to its end")
         return Published({"centres": state.known["centres"]})
 

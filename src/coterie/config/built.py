@@ -1,0 +1,40 @@
+"""A federation that can be run, as objects: what a configuration's words come to, or what somebody hands over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from coterie.data.federation import Federation
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import AnyProtocol
+from coterie.learn.models.model import Model
+from coterie.measure.claims import Promise, judge_guarantee
+from coterie.privacy.guarantee import DELTA
+from coterie.privacy.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Case:
+    """One protocol on one federation under one defence, with one seed."""
+
+    protocol: AnyProtocol
+    federation: Federation
+    model: Model | None = None  # clusterings have none
+    defence: Defence = field(default_factory=Defence)
+    seed: int = 0
+    delta: float = DELTA
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """What the defence guarantees about this run; None where nothing is said, or nobody has told the facts."""
+        facts = self.protocol.facts(self.federation, self.delta)
+        said = None if facts is None else self.defence.guarantee(facts)
+        return None if said is None else judge_guarantee(said, ())
+
+    def spent(self, ledger: Ledger) -> float | None:
+        """By the ledger. Where no epsilon is stated, the ledger's price rests on nothing, and is none either."""
+        promise = self.promise
+        stated = promise is not None and math.isfinite(promise.guarantee.epsilon)
+        return ledger.epsilon(self.delta) if stated and ledger.rows else None
