@@ -33,7 +33,7 @@ _HOMES = {
     "coterie.defences.noisy_sums.distributed": ("DistributedNoise",),
     "coterie.defences.dpsgd": ("DpSgd",),
     "coterie.defences.noisy_sums.local": ("LocalNoise",),
-    "coterie.defences.secure_sums": ("PairwiseMasks", "SecureSums"),
+    "coterie.defences.secure_sums": ("PairwiseMasks", "SecureSums", "Smallest"),
     "coterie.defences.mingling.defence": ("Mingling",),
     "coterie.seal.mock": ("MockCipher",),
     "coterie.defences.regularise": ("L2", "Dropout"),

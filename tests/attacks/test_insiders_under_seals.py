@@ -72,7 +72,7 @@ def test_what_arrives_under_mingling_is_the_insiders(exact: bool) -> None:
     assert float(moved[torch.arange(8) != 3].max()) == 0  # the others' answers are their own
 
 
-@pytest.mark.parametrize("defence", [Defence(), SecureSums(), Mingling(threshold=1, cipher=MockCipher())])
+@pytest.mark.parametrize("defence", [Defence(), SecureSums(), Mingling(threshold=1, exact=False, cipher=MockCipher())])
 def test_the_models_feel_it_and_it_is_remembered(defence: Defence) -> None:
     honest = play(PROTOCOL, FEDERATION, MODEL, defence=defence)
     attacked = play(PROTOCOL, FEDERATION, MODEL, defence=defence, adversaries=[Shouting()], tape=Tape([COLLUDING]))
@@ -104,7 +104,7 @@ def test_active_property_inference_changes_what_arrives_under_mingling() -> None
     )
     protocol, mingling = (
         Ifca(rounds=2, local=MARKED, clusters=2, candidates=0),
-        Mingling(threshold=1, cipher=MockCipher()),
+        Mingling(threshold=1, exact=False, cipher=MockCipher()),
     )
     opened = []
     for adversaries in ([], [attack]):

@@ -24,7 +24,8 @@ from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
-from coterie.seal.pairwise import Roster
+from coterie.seal.pairwise import Advert, salt_of
+from coterie.seal.roster import Roster
 from coterie.wire.codec import encode
 from coterie.wire.messages import Down, Kind, Message, Published, Up
 from coterie.wire.tape import Tape
@@ -129,7 +130,9 @@ def ring() -> Ring[Any]:
 def shares(ring: Ring[Any], roster: Roster) -> list[int]:
     """Who shares its secrets when it is told this."""
     ids = torch.tensor(roster.ids)
-    common = encode((roster, {client: ring.adverts[client] for client in roster.ids}))  # type: ignore[attr-defined]
+    adverts = {client: ring.adverts[client] for client in roster.ids}  # type: ignore[attr-defined]
+    salt = salt_of({client: Advert.from_bytes(advert) for client, advert in adverts.items()})
+    common = encode((replace(roster, salt=salt), adverts))
     down = Down(Kind("train", part=SHARES), 0, ids, Published({}), None, common)
     return [client for up in ring.clients.exchange(down) for client in up.clients.tolist()]
 

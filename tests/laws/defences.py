@@ -16,7 +16,7 @@ from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.regularise import L2, Dropout
-from coterie.defences.secure_sums import PairwiseMasks, SecureSums
+from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
 from coterie.flow.stack import Stack
@@ -59,13 +59,13 @@ DEFENCES = {
     ),
     "secure sums": Shield(lambda _: SecureSums(), lambda _: SecureSums(), to_the_grid=True),
     "mingling": Shield(
-        lambda _: Mingling(threshold=1, cipher=MockCipher()),
-        lambda _: Mingling(rate=1e-9, threshold=1, cipher=MockCipher()),
+        lambda _: Mingling(threshold=1, exact=False, cipher=MockCipher()),
+        lambda _: Mingling(rate=1e-9, threshold=1, exact=False, cipher=MockCipher()),
         to_the_grid=True,
     ),
     "exact mingling, masks": Shield(
-        lambda _: Mingling(threshold=2, cipher=PairwiseMasks(), exact=True),
-        lambda _: Mingling(threshold=2, cipher=MockCipher(), exact=True),
+        lambda _: Mingling(smallest=Smallest(1)),
+        lambda _: Mingling(cipher=MockCipher()),
         to_the_grid=True,
     ),
     "stack": Shield(

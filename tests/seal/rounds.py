@@ -11,7 +11,9 @@ from torch import Tensor
 
 from coterie.seal.cipher import Grid
 from coterie.seal.masked import MaskedBatch, Opening, largest_value
-from coterie.seal.pairwise import Advert, Party, Roster, Words
+from coterie.seal.pairwise import Advert, Party
+from coterie.seal.roster import Roster
+from coterie.seal.streams import Packed, Words, pack
 
 IDS = [3, 5, 8, 9, 12, 20, 21]
 MEMBERSHIP = torch.tensor([[1, 0], [1, 1], [1, 1], [0, 1], [1, 1], [0, 1], [1, 0]])
@@ -47,8 +49,8 @@ class Round:
         boxes = {client: self.parties[client].share(self.roster, self.adverts) for client in here}
         for sender, sent in boxes.items():
             for holder in here:
-                if holder != sender:
-                    self.parties[holder].receive(sender, sent[holder], self.adverts)
+                if holder in sent:
+                    self.parties[holder].receive(sender, sent[holder], self.adverts, self.roster)
         return replace(self, roster=self.roster.masked_by(here))
 
     def mask(self, values: Tensor, ids: Sequence[int]) -> MaskedBatch:
@@ -61,10 +63,10 @@ class Round:
         )
         return MaskedBatch(tuple(ids), rows, {"w": (values.shape[-1],)}, GRID)
 
-    def _masked(self, client: int, slot: int, words: Words) -> Words | None:
+    def _masked(self, client: int, slot: int, words: Words) -> Packed | None:
         if slot not in self.roster.slots_of(client):
             return None
-        return self.parties[client].mask(words, slot, self.roster, self.adverts)
+        return pack(self.parties[client].mask(words, slot, self.roster, self.adverts), 8)
 
     def opening(self, survivors: Collection[int], helping: Collection[int] | None = None) -> Opening:
         """The fourth exchange."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.seal.rounds import IDS, MEMBERSHIP, Round, draw, members, on_grid, ready
 
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.seal import pairwise
+from coterie.seal import streams
 from coterie.seal.ckks import Ckks
 
 
@@ -99,7 +99,7 @@ def test_too_many_drop_outs_open_nothing() -> None:
         round.opening(survivors)
     everybody = round.opening(IDS)  # the server says that all survived, and few answer it
     little = replace(everybody, answers={client: everybody.answers[client] for client in survivors})
-    with pytest.raises(InvalidInput, match="answers=4 must be at least 5"):
+    with pytest.raises(InvalidInput, match="answers about client 3=4 must be at least 5"):
         total.open(little)
 
 
@@ -138,10 +138,10 @@ def test_a_late_message_is_uniform_even_to_those_who_hold_the_mask_key() -> None
     party = round.parties[2]
     late = party.mask(np.zeros(length, np.uint64), 0, round.roster, round.adverts)
     for partner in (0, 1, 3):  # what the revealed mask key gives away
-        stream = pairwise._agree(party.mask_key, round.adverts[partner].masks, b"mask")
-        pairwise._add_stream(late, stream, 0, subtract=not partner < 2)
+        stream = streams.agree(party.mask_key, round.adverts[partner].masks, b"mask")
+        streams.add_stream(late, stream, 0, subtract=not partner < 2)
     assert_uniform(late)
-    pairwise._add_stream(late, party.seed, 0, subtract=True)
+    streams.add_stream(late, party.seed, 0, subtract=True)
     assert not late.any()  # only the seed was left
 
 
@@ -160,9 +160,9 @@ def test_server_and_one_colluder_see_uniform_words(value: int) -> None:
     seen = []
     for honest in (0, 1):
         words = round.parties[honest].mask(plain, 0, round.roster, round.adverts)
-        pairwise._add_stream(words, round.parties[honest].seed, 0, subtract=True)
-        shared = pairwise._agree(round.parties[2].mask_key, round.adverts[honest].masks, b"mask")
-        pairwise._add_stream(words, shared, 0, subtract=True)  # 2 is larger, so the honest ones added it
+        streams.add_stream(words, round.parties[honest].seed, 0, subtract=True)
+        shared = streams.agree(round.parties[2].mask_key, round.adverts[honest].masks, b"mask")
+        streams.add_stream(words, shared, 0, subtract=True)  # 2 is larger, so the honest ones added it
         assert_uniform(words)
         seen.append(words)
     # Only the sum of the two is determined. Any other split of it fits the view just as well.

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from tests.seal.rounds import GRID, IDS, MEMBERSHIP, Round, draw, members, on_grid, ready
 
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.seal import pairwise
+from coterie.seal import streams
 from coterie.seal.masked import MaskedBatch, MaskedSum, Opening
-from coterie.seal.pairwise import Advert, Party, Roster
+from coterie.seal.pairwise import Advert, Party
+from coterie.seal.roster import Roster
 from coterie.seal.shamir import Shares
 from coterie.wire.codec import decode, encode
 from coterie.wire.sealed import SealedBatch
@@ -67,12 +68,12 @@ def test_what_a_ring_that_falls_apart_would_give_away() -> None:
     total = np.zeros(6, np.uint64)
     for client, row in zip(half, round.mask(values[half], half).words, strict=True):
         assert row[0] is not None
-        total += row[0]
-        pairwise._add_stream(total, round.parties[client].seed, 0, subtract=True)  # given for a survivor
+        total += streams.unpack(row[0], 8)
+        streams.add_stream(total, round.parties[client].seed, 0, subtract=True)  # given for a survivor
     for client in gone:  # given for a drop-out
         for partner in set(half).intersection(round.roster.partners(client, 0)):
-            key = pairwise._agree(round.parties[client].mask_key, round.adverts[partner].masks, b"mask")
-            pairwise._add_stream(total, key, 0, subtract=partner < client)
+            key = streams.agree(round.parties[client].mask_key, round.adverts[partner].masks, b"mask")
+            streams.add_stream(total, key, 0, subtract=partner < client)
     opened = GRID.values(total.view(np.int64).astype(np.float64))
     assert torch.equal(opened, on_grid(values[half]).sum(0))
 
@@ -210,11 +211,11 @@ def test_a_box_for_someone_else_is_refused() -> None:
     round = Round.of(range(3), torch.ones(3, 1))
     boxes = round.parties[0].share(round.roster, round.adverts)
     with pytest.raises(InvalidInput, match="box of client 0"):
-        round.parties[2].receive(0, boxes[1], round.adverts)
+        round.parties[2].receive(0, boxes[1], round.adverts, round.roster)
     with pytest.raises(InvalidInput, match="box of client 0"):
-        round.parties[1].receive(0, boxes[1][:-1], round.adverts)
+        round.parties[1].receive(0, boxes[1][:-1], round.adverts, round.roster)
     with pytest.raises(InvalidInput, match="box of client 9"):  # of whom nobody heard
-        round.parties[1].receive(9, boxes[1], round.adverts)
+        round.parties[1].receive(9, boxes[1], round.adverts, round.roster)
 
 
 def test_chunks_of_clients_give_the_same_sums() -> None:

@@ -53,7 +53,7 @@ class IdentityProfiling:
     is blind: any member of the newest set. With ``intersect``, only members of all sets since the last that agree with
     it. With ``sizes`` (of the clusters, by their number) the likeliest member is guessed: every member of a set would
     have given that set with the same probability, so it is the one of the largest cluster. ``read_sizes`` takes them
-    from the sums that the server opens under secure sums.
+    from the sums that it can open.
     """
 
     preferences: Mapping[int, int]
@@ -113,14 +113,14 @@ def open_answers(view: View, sent: Contributions) -> Tensor | None:
 
 
 def published_sizes(view: View, round: int) -> dict[int, float] | None:
-    """The true sizes of the clusters, where the server could open the sums of this round; None where not."""
+    """The true sizes of the clusters, where this adversary could open the sums of this round; None where not."""
     try:
         published = view.received(round + 1).published
-        opened = published.sealed[SEALED].open(None)
-    except (NotPermitted, KeyError):
+    except NotPermitted:
         return None
-    counts = opened[:, -len(opened) :]
-    return dict(enumerate(counts.diagonal().tolist()))
+    if published.sealed or published.sizes is None:
+        return None
+    return dict(enumerate(published.sizes.tolist()))
 
 
 @dataclass(frozen=True)

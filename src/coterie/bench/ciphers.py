@@ -26,7 +26,8 @@ from coterie.errors import require
 from coterie.rng import Rng
 from coterie.seal.ckks import Ckks, CkksBatch, CkksKey
 from coterie.seal.ckks_wire import SealObject
-from coterie.seal.pairwise import Party, Roster
+from coterie.seal.pairwise import Party
+from coterie.seal.roster import Roster
 
 Result = TypeVar("Result")
 DISTINCT = 2  # messages that stand in for all clients' messages

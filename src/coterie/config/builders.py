@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from coterie.defences.mingling.defence import Mingling
+from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, TagRule
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
-from coterie.defences.secure_sums import PairwiseMasks, SecureSums
+from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.errors import InvalidInput, require
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
@@ -24,6 +25,7 @@ from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.steps import Stepping
 from coterie.rng import Rng
+from coterie.seal.cipher import Cipher
 from coterie.seal.ckks import Ckks
 from coterie.seal.mock import MockCipher
 
@@ -31,17 +33,48 @@ from coterie.seal.mock import MockCipher
 def mingling(
     rate: float = 0.5,
     threshold: int = 2,
-    exact: bool = False,
-    cipher: Literal["ckks", "mock", "secure_sums"] = "ckks",
+    exact: bool | None = None,
+    cipher: Literal["secure_sums", "ckks", "mock"] = "secure_sums",
+    counting: Literal["identities", "decoys"] = "identities",
+    group_tags: int | None = None,
+    unit: float = 1.0,
+    smallest: int = 3,
+    spare: int = 0,
+    neighbours: int | None = None,
+    width: int = 8,
+    members: int = 512,
 ) -> Mingling:
-    """``mock`` opens to the same bits as ``ckks`` and protects nothing: for simulations only."""
-    ciphers = {"ckks": Ckks, "mock": MockCipher, "secure_sums": PairwiseMasks}
-    return Mingling(rate, threshold, exact=exact, cipher=ciphers[cipher]())
+    """``exact`` is true under secure sums and false under the paper's own cipher, unless it is given.
+
+    ``mock`` opens to the same bits as ``ckks`` and protects nothing: for simulations only. ``group_tags`` is the number
+    of clusters, where identity sets shall come from the group itself; without it they come from coins. ``members`` is
+    how many ciphertexts a sum under ``ckks`` or its mock may have.
+    """
+    ckks = Ckks(members=members)
+    ciphers: dict[str, Cipher | PairwiseMasks] = {
+        "secure_sums": PairwiseMasks(neighbours, width=width),
+        "ckks": ckks,
+        "mock": MockCipher(ckks),
+    }
+    counts = Counting.DECOYS if counting == "decoys" else Counting.IDENTITIES
+    keys = None
+    if group_tags is not None:
+        keys = ClusterKeys.generate(TagRule(group_tags, rate, threshold, counts), Rng.seeded(0))
+    return Mingling(
+        rate,
+        threshold,
+        counts,
+        cipher == "secure_sums" if exact is None else exact,
+        ciphers[cipher],
+        cluster_keys=keys,
+        unit=unit,
+        smallest=Smallest(smallest, spare),
+    )
 
 
-def secure_sums(neighbours: int | None = None) -> SecureSums:
-    """``neighbours``: with how many others each client shares masks; all, if it is left out."""
-    return SecureSums(PairwiseMasks(neighbours))
+def secure_sums(neighbours: int | None = None, width: int = 8) -> SecureSums:
+    """``neighbours``: with how many others each client shares masks; all, if left out. ``width``: bytes of a word."""
+    return SecureSums(PairwiseMasks(neighbours, width=width))
 
 
 # -- clusterings, which start from something public ----------------------------------------------------------------

@@ -115,7 +115,7 @@ class Sums:
         if self.empty:
             return previous
         if self.sealed:  # whoever opens the sums divides, and needs the former models for empty slots
-            return Published({}, self.counts, self.sealed, replace(previous, previous=previous.origin))
+            return Published({}, self.counts, self.sealed, replace(previous.origin or previous, previous=None))
         filled = self.weights > 0
         values = {}
         for name, total in self.values.items():

@@ -48,6 +48,7 @@ class ClientSide:
         if asked.kind.part:
             sent = self.guard.follow_up(asked, cohort)
         else:
+            cohort.given = asked.published.values
             honest = self.protocol.answer(asked.kind, asked.published.values, cohort, self.guard)
             if adversaries:
                 honest = replaced(self.insiders, asked, honest, adversaries, turn.roots.draws)

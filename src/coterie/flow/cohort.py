@@ -48,6 +48,7 @@ class Cohort:
     schedules: dict[int, Schedule] = field(default_factory=dict)
     columns: tuple[Tensor, ...] = ()  # each (records, the client's own columns)
     memory: list[Memory] = field(default_factory=list)  # one a client: kept from round to round, never sent
+    given: Params = field(default_factory=dict)  # what was published, opened: leaves (slots, ...)
 
     def __post_init__(self) -> None:
         self.memory = self.memory or [{} for _ in self.ids]

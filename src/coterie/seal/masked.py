@@ -1,4 +1,4 @@
-"""Masked vectors behind the interface of sealed values: one a client and cluster, at 8 bytes a value.
+"""Masked vectors behind the interface of sealed values: one a client and cluster, at 5 to 8 bytes a value.
 
 Masks differ from cluster to cluster, so every client sends as many vectors as its identity set is large. Exact
 mingling therefore costs nothing more here than mingling.
@@ -14,16 +14,17 @@ import numpy as np
 from torch import Tensor
 
 from coterie.errors import InvalidInput, NotPermitted, require
-from coterie.seal import shamir
 from coterie.seal.cipher import DamagedCiphertexts, Grid, binary
-from coterie.seal.pairwise import Advert, Roster, Words, unmask
+from coterie.seal.pairwise import Adverts, Answers, unmask
+from coterie.seal.roster import Roster
+from coterie.seal.streams import WORD, Packed, Words, signed, unpack
 from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
 
-def largest_value(grid: Grid, clients: int) -> float:
-    """The largest a client may send, so that sums stay below 2^63 steps of the grid."""
-    return float(2.0 ** (62 - grid.bits) / max(clients, 1))
+def largest_value(grid: Grid, clients: int, width: int = WORD) -> float:
+    """The largest a client may send, so that sums stay well within words of so many bytes."""
+    return float(2.0 ** (8 * width - 2 - grid.bits) / max(clients, 1))
 
 
 @register
@@ -32,9 +33,10 @@ class MaskedBatch(SealedBatch):
     """Masked vectors. One alone opens for nobody; the sum over a whole cluster does."""
 
     ids: tuple[int, ...]
-    words: tuple[tuple[Words | None, ...], ...] = field(repr=False)  # (clients, slots)
+    words: tuple[tuple[Packed | None, ...], ...] = field(repr=False)  # (clients, slots)
     shapes: Mapping[str, tuple[int, ...]]  # what a vector is made of, leaf by leaf
     grid: Grid
+    width: int = WORD  # bytes of a word
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,20 +51,21 @@ class MaskedBatch(SealedBatch):
 
     def pick(self, positions: Sequence[int]) -> MaskedBatch:
         ids, rows = tuple(self.ids[i] for i in positions), tuple(self.words[i] for i in positions)
-        return MaskedBatch(ids, rows, self.shapes, self.grid)
+        return MaskedBatch(ids, rows, self.shapes, self.grid, self.width)
 
     @classmethod
     def join(cls, parts: Sequence[SealedBatch]) -> MaskedBatch:
         batches = [part for part in parts if isinstance(part, MaskedBatch)]
         first = batches[0]
         require(
-            len(batches) == len(parts) and all(batch.shapes == first.shapes for batch in batches),
+            len(batches) == len(parts)
+            and all((batch.shapes, batch.width) == (first.shapes, first.width) for batch in batches),
             "batches",
             len(parts),
-            "must all be masked vectors of the same leaves to be joined",
+            "must all be masked vectors of the same leaves and words to be joined",
         )
         ids = tuple(client for batch in batches for client in batch.ids)
-        return cls(ids, tuple(row for batch in batches for row in batch.words), first.shapes, first.grid)
+        return cls(ids, tuple(row for batch in batches for row in batch.words), first.shapes, first.grid, first.width)
 
     def add(self, membership: Tensor) -> MaskedSum:
         flags = binary(membership, self.ids)
@@ -79,12 +82,12 @@ class MaskedBatch(SealedBatch):
         for row in self.words:
             for slot, words in enumerate(row):
                 if words is not None:
-                    before = totals[slot]
-                    totals[slot] = words.copy() if before is None else np.add(before, words, out=before)
-        return MaskedSum(frozenset(self.ids), tuple(totals), self.shapes, self.grid)
+                    before, plain = totals[slot], unpack(words, self.width)
+                    totals[slot] = plain if before is None else np.add(before, plain, out=before)
+        return MaskedSum(frozenset(self.ids), tuple(totals), self.shapes, self.grid, self.width)
 
-    def _fits(self, words: Words) -> bool:
-        return words.shape == (self.length,) and words.dtype.str == "<u8"
+    def _fits(self, words: Packed) -> bool:
+        return words.shape == (self.length * self.width,) and words.dtype == np.uint8
 
     def open(self, key: object) -> NoReturn:
         raise NotPermitted(f"key={type(key).__name__} cannot open single clients: only sums over a cluster open")
@@ -95,8 +98,8 @@ class Opening:
     """What the survivors of a round give together: with it, and only with it, the masked sums open."""
 
     roster: Roster
-    adverts: Mapping[int, Advert]
-    answers: Mapping[int, Mapping[int, shamir.Shares]] = field(repr=False)
+    adverts: Adverts
+    answers: Answers = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class MaskedSum(SealedSum):
     words: tuple[Words | None, ...] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]]
     grid: Grid
+    width: int = WORD
 
     @property
     def slots(self) -> int:
@@ -123,7 +127,7 @@ class MaskedSum(SealedSum):
     def __add__(self, other: SealedSum) -> MaskedSum:
         if (
             not isinstance(other, MaskedSum)
-            or (self.shapes, self.slots) != (other.shapes, other.slots)
+            or (self.shapes, self.slots, self.width) != (other.shapes, other.slots, other.width)
             or self.ids & other.ids
         ):
             raise InvalidInput(
@@ -133,14 +137,21 @@ class MaskedSum(SealedSum):
             right if left is None else left if right is None else left + right
             for left, right in zip(self.words, other.words, strict=True)
         )
-        return MaskedSum(self.ids | other.ids, words, self.shapes, self.grid)
+        return MaskedSum(self.ids | other.ids, words, self.shapes, self.grid, self.width)
 
-    def open(self, key: object) -> Tensor:
-        """The plain sums (slots, length) over the clients that are in; others that masked count as dropped out."""
+    def unmasked(self, key: object) -> dict[int, Words]:
+        """The sums over the clients that are in; others that masked count as dropped out. A veil stays on."""
         if not isinstance(key, Opening):
             raise NotPermitted(f"key={type(key).__name__} cannot open the sums; the round's survivors do together")
         words = {slot: words for slot, words in enumerate(self.words) if words is not None}
+        return unmask(words, key.roster, key.adverts, key.answers, self.ids)
+
+    def plain(self, unmasked: Mapping[int, Words]) -> Tensor:
+        """These sums as values (slots, length), where no veil is on them; zeros for a cluster without."""
         steps = np.zeros((self.slots, self.length))
-        for slot, plain in unmask(words, key.roster, key.adverts, key.answers, self.ids).items():
-            steps[slot] = plain.view(np.int64)
+        for slot, words in unmasked.items():
+            steps[slot] = signed(words, self.width)
         return self.grid.values(steps)
+
+    def open(self, key: object) -> Tensor:
+        return self.plain(self.unmasked(key))

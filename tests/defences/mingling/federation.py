@@ -10,7 +10,7 @@ import torch
 from tests.ring import Play, blobs, play
 
 from coterie.defences.mingling.defence import Mingling
-from coterie.defences.secure_sums import PairwiseMasks
+from coterie.defences.secure_sums import Smallest
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
 from coterie.learn.models.dense import Dense
@@ -18,6 +18,7 @@ from coterie.learn.models.model import Model
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.protocols.ifca import Ifca
+from coterie.seal.ckks import Ckks
 from coterie.seal.mock import MockCipher
 from coterie.wire.messages import Contributions, Kind
 from coterie.wire.sealed import SHARED_KEY
@@ -29,10 +30,10 @@ FEDERATION = blobs((12, 9, 10, 12, 5, 12, 7, 10, 8, 8, 11, 12), groups=3)
 SERVER = ThreatModel("curious server", server=True)
 COLLUDING = ThreatModel("server and a client", server=True, clients=frozenset({0}), keys=frozenset({SHARED_KEY}))
 VARIANTS = {
-    "mock": lambda: Mingling(cipher=MockCipher()),
-    "mock, exact": lambda: Mingling(cipher=MockCipher(), exact=True),
-    "ckks": lambda: Mingling(),
-    "masks, exact": lambda: Mingling(cipher=PairwiseMasks(), exact=True),
+    "mock": lambda: Mingling(exact=False, cipher=MockCipher()),
+    "mock, exact": lambda: Mingling(cipher=MockCipher()),
+    "ckks": lambda: Mingling(exact=False, cipher=Ckks()),
+    "masks": lambda: Mingling(smallest=Smallest(1)),
 }
 every_variant = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())
 

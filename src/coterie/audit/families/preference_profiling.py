@@ -127,9 +127,9 @@ class PreferenceProfiling(Family):
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         every = [
+            Choice.model_validate({"kind": "mingling"}),
             Choice.model_validate({"kind": "mingling", "cipher": "mock"}),
             Choice.model_validate({"kind": "mingling", "cipher": "mock", "exact": True}),
-            Choice.model_validate({"kind": "mingling", "cipher": "secure_sums", "exact": True}),
         ]
         return [choice for choice in every if not subject.why_not(choice, subject.launched)]
 

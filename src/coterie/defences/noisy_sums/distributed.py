@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.defences.noisy_sums.plan import NoisySums, grids_of, noised, spend, told, values_of
-from coterie.defences.secure_sums import PairwiseMasks, advertise, follow_up, secure_sums
+from coterie.defences.secure_sums import PairwiseMasks, advertise, follow_up, secure_sums, shapes_of
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
@@ -94,8 +94,8 @@ class SharingClient(ClientGuard):
         if self.masks is not None:
             largest = int(flat.abs().max())
             require(largest < 2**53, "largest share, in steps", largest, "must be below 2^53 to be masked")
-            return advertise(sent, flat, sent.membership, noisy, cohort)
-        shapes = {name: tuple(leaf.shape[2:]) for name, leaf in noisy.items()}
+            return advertise(sent, flat, sent.membership, shapes_of(noisy), cohort)
+        shapes = shapes_of(noisy)
         ids = tuple(sent.ids.tolist())
         return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, flat[:, 0], shapes, self.shares)})
 

@@ -84,10 +84,11 @@ def encrypted(model: str, seed: int) -> Result:
 
 VARIANTS: dict[str, Callable[[], Defence]] = {
     "IFCA": Defence,
-    "CKKS": Mingling,
-    "CKKS, exact": lambda: Mingling(exact=True),
-    "pairwise masks, exact": lambda: Mingling(cipher=PairwiseMasks(), exact=True),
-    "pairwise masks, exact, all clusters": lambda: Mingling(cipher=PairwiseMasks(), exact=True, threshold=5),
+    "CKKS": lambda: Mingling(exact=False, cipher=Ckks()),
+    "CKKS, exact": lambda: Mingling(cipher=Ckks()),
+    "secure sums": Mingling,
+    "secure sums, 5-byte words": lambda: Mingling(cipher=PairwiseMasks(width=5)),
+    "secure sums, all clusters": lambda: Mingling(threshold=5),
 }
 
 

@@ -42,14 +42,14 @@ def local(name: str) -> Local:
 
 def mingling(method: str, rate: float, threshold: int) -> Defence:
     """Long runs use the mock, which opens to the same bits as CKKS (``tests/defences``)."""
-    mock: dict[str, Any] = {"rate": rate, "threshold": threshold, "cipher": MockCipher()}
+    mock: dict[str, Any] = {"rate": rate, "threshold": threshold, "cipher": MockCipher(), "exact": False}
     defences: dict[str, Callable[[], Defence]] = {
         "MingledPie": lambda: Mingling(**mock),
         "MingledPie, T counts decoys": lambda: Mingling(**mock, counting=Counting.DECOYS),
-        "exact": lambda: Mingling(**mock, exact=True),
+        "exact": lambda: Mingling(**{**mock, "exact": True}),
         "no rebuilding": lambda: Mingling(**mock, rebuilding=NoRebuilding()),
         "ideal matrix": lambda: Mingling(**mock, rebuilding=IdealMatrix(rate)),
-        "secure sums": lambda: Mingling(rate, threshold, cipher=PairwiseMasks(neighbours=8), exact=True),
+        "secure sums": lambda: Mingling(rate, threshold, cipher=PairwiseMasks(neighbours=20)),
     }
     return defences.get(method, Defence)()
 

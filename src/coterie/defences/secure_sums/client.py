@@ -1,0 +1,276 @@
+"""The clients' part of secure sums: an answer that waits until it can be masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.defences.secure_sums.settings import (
+    MASKED,
+    OPEN,
+    SHARES,
+    TALLY,
+    ClientsDropped,
+    ClusterLeftOut,
+    PairwiseMasks,
+    Veil,
+    warn,
+)
+from coterie.errors import CoterieError, InvalidInput, NotPermitted, require
+from coterie.flow.cohort import FOR_ONE_TURN, Cohort
+from coterie.learn.params import Params
+from coterie.seal import shamir
+from coterie.seal.masked import MaskedBatch, largest_value
+from coterie.seal.pairwise import Advert, Party, salt_of
+from coterie.seal.roster import LEAST, Roster
+from coterie.seal.streams import pack
+from coterie.seal.veil import pads
+from coterie.wire.codec import decode, encode, register
+from coterie.wire.messages import Contributions, Down
+from coterie.wire.sealed import SEALED
+
+WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
+LAST = "secure sums: the last request"  # and what it has answered, so that it does not do so again
+Said = Any  # what a note holds once it is decoded: checked where it is used
+
+
+@register
+@dataclass(frozen=True)
+class Own:
+    """An answer that is for one cluster alone, and which one no message tells.
+
+    ``before`` is what is sent to each cluster that is too small: what it was, counted once.
+    """
+
+    true: int
+    before: Tensor = field(repr=False)  # (slots, length), the same one for all clients
+
+
+@register
+@dataclass
+class Waiting:
+    """A client between two requests: its secrets, and the answer that it has not sent yet."""
+
+    party: Party
+    slots: tuple[bool, ...]  # in which it announced itself
+    values: Tensor = field(repr=False)  # (slots | 1, length)
+    shapes: Mapping[str, tuple[int, ...]]
+    own: Own | None = None
+    roster: Roster | None = None
+    adverts: Mapping[int, Advert] = field(default_factory=dict)
+    sharing: tuple[int, ...] = ()  # whose boxes were delivered
+    masked: bool = False  # whether its answer has left
+    small: tuple[int, ...] = ()  # clusters that it found too small
+
+    def told(self) -> Roster:
+        if self.roster is None:
+            raise InvalidInput(f"client {self.party.client} was not told who takes part; the requests come in order")
+        return self.roster
+
+
+def advertise(
+    sent: Contributions,
+    values: Tensor,
+    membership: Tensor,
+    leaves: Mapping[str, tuple[int, ...]],
+    cohort: Cohort,
+    own: list[Own] | None = None,
+) -> Contributions:
+    """The first answer: the clusters (clients, slots) of each client, and its public keys.
+
+    ``values`` (clients, slots | 1, length) wait with the clients; ``leaves`` say what is in them.
+    """
+    request, notes = f"{cohort.turn.round} {cohort.turn.kind}", []
+    joined = (membership != 0).tolist()
+    owned: Sequence[Own | None] = own or [None] * len(sent)
+    rows = zip(cohort.memory, sent.ids.tolist(), values.double(), joined, owned, strict=True)
+    for memory, client, vector, slots, one in rows:
+        if memory.get(LAST) == request:  # the same answer in two sums would be their difference
+            raise NotPermitted(
+                f"client {client} was asked {request!r} before; it answers once, in the next round again"
+            )
+        waiting = Waiting(Party(client), tuple(slots), vector, leaves, one)
+        memory[WAITING], memory[LAST] = waiting, request
+        notes.append(waiting.party.advert.to_bytes())
+    return Contributions(sent.ids, {}, torch.ones(len(sent)), membership.float(), notes=tuple(notes))
+
+
+def shapes_of(leaves: Params) -> dict[str, tuple[int, ...]]:
+    """Of leaves (clients, slots, ...)."""
+    return {name: tuple(leaf.shape[2:]) for name, leaf in leaves.items()}
+
+
+def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks, veil: Veil | None = None) -> Contributions:
+    """The further answers."""
+    answers: dict[str, Callable[[Waiting, Said, bytes, PairwiseMasks, Veil | None], Said]] = {
+        SHARES: _shared,
+        TALLY: _tallied,
+        MASKED: _masked,
+        OPEN: _opened,
+    }
+    if asked.kind.part not in answers:
+        raise InvalidInput(f"request {str(asked.kind)!r} is none of secure sums; known: {', '.join(answers)}")
+    common = _announced(asked.common) if asked.kind.part == SHARES else decode(asked.common)
+    each = asked.each or (b"",) * len(cohort)
+    rows, small = {}, set()
+    for memory, client, own in zip(cohort.memory, cohort.ids.tolist(), each, strict=True):
+        waiting = memory.get(WAITING)
+        if not isinstance(waiting, Waiting):
+            raise InvalidInput(f"client {client} was asked for {str(asked.kind)!r} before the request; start over")
+        try:
+            rows[client] = answers[asked.kind.part](waiting, common, own, settings, veil)
+        except CoterieError as problem:  # what one client cannot or will not answer costs nobody else's answer
+            warn(f"client {client} does not answer {str(asked.kind)!r}: {problem}", ClientsDropped)
+        small |= set(waiting.small) if asked.kind.part == MASKED else set()
+        if asked.kind.part == OPEN:
+            del memory[WAITING]
+    if small and veil is not None:
+        few = f"fewer than {veil.smallest.members + veil.smallest.spare} true members"
+        warn(f"round {asked.round}: clusters {sorted(small)} have {few} and keep their models", ClusterLeftOut)
+    return _joined(rows)
+
+
+def _announced(common: bytes) -> tuple[Roster, dict[int, Advert]]:
+    """Who takes part with which keys, as everybody is told; the order on the ring must follow from them."""
+    roster, keys = decode(common)
+    adverts = {client: Advert.from_bytes(advert) for client, advert in keys.items()}
+    require(roster.salt == salt_of(adverts), "order on the ring", roster.salt.hex(), "must follow from the keys")
+    return roster, adverts
+
+
+def _shared(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> bytes:
+    if waiting.roster is not None:
+        raise NotPermitted(
+            f"client {waiting.party.client} has shared its secrets already; a second time would tell more"
+        )
+    roster, adverts = common
+    client, ids = waiting.party.client, adverts.keys()
+    placed = tuple(client in members for members in roster.positions)
+    require(
+        len(ids) >= LEAST and client in ids and ids == set(roster.ids) and roster.neighbours == settings.neighbours,
+        "clients that take part",
+        sorted(ids),
+        f"must be at least {LEAST}, this one among them, each with its keys, and as many neighbours as agreed",
+    )
+    require(adverts[client] == waiting.party.advert, "keys of this client", "another's", "must be its own")
+    if placed != waiting.slots:  # in another cluster as well, the difference of two sums would be this client
+        raise NotPermitted(f"client {client} announced clusters {waiting.slots} and is listed in {placed}")
+    waiting.roster, waiting.adverts = roster, adverts
+    return encode(waiting.party.share(roster, adverts, _numbers(waiting)))
+
+
+def _numbers(waiting: Waiting) -> list[int]:
+    """What is tallied: a one for the true cluster."""
+    return [] if waiting.own is None else [int(slot == waiting.own.true) for slot in range(len(waiting.slots))]
+
+
+def _deliver(waiting: Waiting, sharing: tuple[int, ...], boxes: bytes) -> Roster:
+    """What was in the boxes is kept, and from here on those who shared are the round's."""
+    party, roster, here = waiting.party, waiting.told(), set(sharing)
+    require(
+        not waiting.sharing and party.client in here and here <= set(roster.ids) and len(here) >= roster.threshold,
+        "clients that shared",
+        sorted(here),
+        f"must be at least {roster.threshold} of the round's, this one among them: fewer would not hide it",
+    )
+    waiting.sharing = tuple(sorted(here))
+    for sender, box in decode(boxes).items():
+        with suppress(InvalidInput):  # whoever sealed it for somebody else cannot be recovered if it drops out
+            party.receive(sender, box, waiting.adverts, roster, len(_numbers(waiting)))
+    return roster.masked_by(here)
+
+
+def _tallied(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> bytes:
+    """A share of the clusters' true sizes, hidden from the server as the sums are."""
+    if veil is None or waiting.own is None:
+        raise InvalidInput(f"client {waiting.party.client} has no sizes to tally; do both sides use the same defence?")
+    announced = waiting.told()
+    waiting.roster = _deliver(waiting, tuple(common), own)
+    if waiting.party.client not in announced.committee:
+        return encode(None)
+    hidden = pads(veil.key.of_round(waiting.party.context), len(waiting.slots))
+    return encode(waiting.party.tally(waiting.sharing, hidden))
+
+
+def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> MaskedBatch:
+    if waiting.masked:
+        raise NotPermitted(f"client {waiting.party.client} has sent its masked answer already; one a round")
+    if veil is None:
+        waiting.roster = _deliver(waiting, tuple(common), own)
+    party, roster = waiting.party, waiting.told()
+    key = None if veil is None else veil.key.of_round(party.context)
+    cells = waiting.values if veil is None else _cells(waiting, common, veil)
+    waiting.masked = True
+    largest = largest_value(settings.grid, len(roster.ids), settings.width)
+    steps = settings.grid.round(cells, largest).astype(np.int64).view(np.uint64)
+    slots, mine = len(roster.members), roster.slots_of(party.client)
+    words = np.broadcast_to(steps, (slots, steps.shape[-1]))
+    row = tuple(
+        pack(party.mask(words[slot], slot, roster, waiting.adverts, key), settings.width) if slot in mine else None
+        for slot in range(slots)
+    )
+    return MaskedBatch((party.client,), (row,), waiting.shapes, settings.grid, settings.width)
+
+
+def _cells(waiting: Waiting, padded: Said, veil: Veil) -> Tensor:
+    """(slots, length): the answer for the true cluster, zeros for decoys; what a cluster was where it is too small."""
+    own = waiting.own
+    require(bool(waiting.sharing) and own is not None, "sizes of the clusters", None, "must be tallied first")
+    assert own is not None
+    sizes = _sizes(waiting, padded, veil)
+    allowed = [veil.smallest.allows(size) for size in sizes]
+    waiting.small = tuple(slot for slot, size in enumerate(sizes) if size and not allowed[slot])
+    cells = torch.zeros(len(sizes), waiting.values.shape[-1], dtype=torch.float64)
+    for slot, enough in enumerate(allowed):
+        if not enough:
+            cells[slot] = own.before[slot]
+        elif slot == own.true:
+            cells[slot] = waiting.values[0]
+    return cells
+
+
+def _sizes(waiting: Waiting, padded: Said, veil: Veil) -> list[int]:
+    """The true sizes of the clusters, over all who shared: each is in one of them."""
+    slots = len(waiting.slots)
+    require(shamir.is_share(padded, slots), "tally", type(padded).__name__, f"must be of {slots} clusters")
+    found = (padded - pads(veil.key.of_round(waiting.party.context), slots)) % shamir.PRIME
+    sizes: list[int] = found.tolist()
+    require(
+        sum(sizes) == len(waiting.sharing), "tally", sizes, f"must be of the {len(waiting.sharing)} clients that shared"
+    )
+    return sizes
+
+
+def _opened(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> bytes:
+    roster = waiting.told()
+    if veil is not None:
+        require(waiting.masked, "masked answer", None, "must be sent first; the requests come in order")
+        if gone := too_many_gone(roster, common, veil.smallest.spare):
+            raise NotPermitted(f"survivors={sorted(common)} leave a sum of too few: {gone}; leave this round out")
+    return encode(waiting.party.answer(common, roster, settings.least))
+
+
+def too_many_gone(roster: Roster, survivors: tuple[int, ...], spare: int) -> str:
+    """Which cluster lost more members after the tally than the rule allows for; empty if none did."""
+    here = set(survivors)
+    for slot, members in enumerate(roster.members):
+        gone = len(set(members) - here)
+        if gone > spare:
+            return f"{gone} members of cluster {slot} stopped answering, more than spare={spare}"
+    return ""
+
+
+def _joined(answers: Mapping[int, Said]) -> Contributions:
+    """Of those who answered."""
+    ids, rows = torch.tensor(list(answers), dtype=torch.int64), list(answers.values())
+    if rows and isinstance(rows[0], MaskedBatch):
+        sealed = MaskedBatch.join(rows)
+        flags = torch.tensor([[words is not None for words in row] for row in sealed.words])
+        return Contributions(ids, {}, torch.ones(len(ids)), flags.float(), {SEALED: sealed})
+    return Contributions(ids, {}, torch.ones(len(ids)), torch.ones(len(ids), 1), notes=tuple(rows))

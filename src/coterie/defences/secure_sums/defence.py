@@ -1,0 +1,84 @@
+"""Secure sums as a defence of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from coterie.defences.secure_sums.client import advertise, follow_up, shapes_of
+from coterie.defences.secure_sums.server import secure_sums
+from coterie.defences.secure_sums.settings import PairwiseMasks
+from coterie.flow.ask import Ask, State, Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
+from coterie.flow.protocol import AnyProtocol
+from coterie.flow.turn import Turn
+from coterie.learn.params import flatten
+from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
+from coterie.wire.messages import Contributions, Down
+
+WEIGHT = "weight of the slot"  # a leaf of its own in what is masked
+
+
+@dataclass(frozen=True)
+class MaskingClient(ClientGuard):
+    settings: PairwiseMasks
+
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        """Everybody is in every slot, with zeros where it adds nothing: which slot a client chose is masked too."""
+        if not sent.values:  # an answer that says nothing has nothing to hide
+            return sent
+        slots = sent.membership.shape[1]
+        shares = (sent.membership * sent.weights.unsqueeze(1)).double()  # (clients, slots)
+        values = flatten(sent.values, leading=2).double() * shares.unsqueeze(2)
+        leaves = {name: leaf[:, :1] for name, leaf in sent.values.items()} | {WEIGHT: torch.zeros(len(sent), 1, 1)}
+        everybody = torch.ones(len(sent), slots)
+        both = torch.cat([values, shares.unsqueeze(2)], 2)
+        return advertise(sent, both, everybody, shapes_of(leaves), cohort)
+
+    def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
+        return follow_up(asked, cohort, self.settings)
+
+
+@dataclass(frozen=True)
+class MaskingServer(ServerGuard):
+    settings: PairwiseMasks
+
+    def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
+        opened = yield from secure_sums(ask, turn, self.settings)
+        if opened is None:
+            return Sums.nothing()
+        leaves = opened.leaves
+        weights = leaves.pop(WEIGHT)[:, 0]
+        return Sums(leaves, weights, opened.counts)
+
+
+@dataclass(frozen=True)
+class SecureSums(Defence):
+    """The server learns the sums over all clients of a round and nothing else of any of them; no noise is added.
+
+    Sums of few clients still say much, and what sums over many rounds say of one client is not hidden. Values are
+    rounded to a grid of 2^-24.
+    """
+
+    masks: PairwiseMasks = field(default_factory=PairwiseMasks)
+
+    @property
+    def seals(self) -> bool:
+        return True
+
+    @property
+    def client(self) -> ClientGuard:
+        return MaskingClient(self.masks)
+
+    @property
+    def server(self) -> ServerGuard:
+        return MaskingServer(self.masks)
+
+    def fits(self, protocol: AnyProtocol) -> str:
+        return f"the server needs {protocol.looks}, and sees sums alone" if protocol.looks else ""
+
+    def guarantee(self, run: RunFacts) -> Guarantee:
+        why = "answers are hidden in sums, not by noise, so there is no epsilon"
+        return Guarantee.none(why, Level.CLIENT, Trust.SECURE_SUMS)
