@@ -144,7 +144,7 @@ def views(defence: Defence, keys: Any = None) -> Iterator[View]:
     done = play(IFCA, FEDERATION, MODEL, defence=defence, tape=tape, seed=3)
     assert done.state.round == 4
     for threat in (CURIOUS_SERVER, COLLUDING):
-        yield tape.view(threat, getattr(defence, "keys", None))
+        yield done.ring.view(threat)
 
 
 def true_clusters() -> tuple[dict[int, int], Labels]:
