@@ -21,6 +21,7 @@ from coterie.learn.sgd import Local
 from coterie.measure.witness import Witness
 from coterie.protocols.base import Trainer
 from coterie.rng import Rng
+from coterie.wire.codec import Memory
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
@@ -46,6 +47,7 @@ class Ran:
     view: View
     witness: Witness
     final: torch.Tensor  # (slots, length)
+    memory: dict[int, Memory]
 
 
 def run(
@@ -65,7 +67,7 @@ def run(
     ring = Ring(protocol, federation, MODEL, roots=Roots.same(rng), tape=tape, adversaries=adversaries, witness=witness)
     with ring:
         state = ring.run()
-    return Ran(federation, split, tape.view(threat), witness, flatten(protocol.result(state).values))
+    return Ran(federation, split, tape.view(threat), witness, flatten(protocol.result(state).values), ring.memory)
 
 
 def passive(**settings: Any) -> PassiveProperty:

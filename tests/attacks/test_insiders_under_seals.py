@@ -13,9 +13,10 @@ from tests.attacks.federations import marked_examples
 from tests.ring import blobs, play
 from torch.nn.functional import one_hot
 
+from coterie.attacks.others import Behind, own_uploads
 from coterie.attacks.property import property_threat
 from coterie.attacks.property_active import ActiveProperty
-from coterie.attacks.updates import Imitation
+from coterie.attacks.updates import Imitation, aggregates
 from coterie.data.partition.property import PropertySplit
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.secure_sums import SecureSums
@@ -24,6 +25,7 @@ from coterie.learn.models.dense import Dense
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
 from coterie.measure.witness import Witness
+from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
 from coterie.seal.mock import MockCipher
@@ -148,3 +150,38 @@ def test_an_insider_is_given_the_slots_of_its_clients_alone() -> None:
     protocol = Private(rounds=2, local=PROTOCOL.local, clusters=2, candidates=0)
     play(protocol, FEDERATION, MODEL, adversaries=[Looking(ThreatModel("client 3", clients=frozenset({3})))])
     assert seen == [1, 1]
+
+
+@pytest.mark.parametrize("defence", [SecureSums(), Mingling(threshold=1, cipher=MockCipher(), exact=True)])
+def test_an_adversary_knows_what_its_own_clients_sealed_and_nobody_else_does(defence: Defence) -> None:
+    """A seal hides an answer from the server; from the client whose answer it is, it hides nothing."""
+    server, mine = ThreatModel("server", server=True), ThreatModel("client 3", clients=frozenset({3}))
+    plain, sealed = Tape([mine]), Tape([server, mine])
+    play(PROTOCOL, FEDERATION, MODEL, tape=plain)
+    play(PROTOCOL, FEDERATION, MODEL, tape=sealed, defence=defence)
+    own, known = plain.view(mine).answered(0), sealed.view(mine).answered(0)
+    assert own is not None
+    assert known is not None
+    assert known.ids.tolist() == [3]
+    for name, leaf in own.values.items():
+        torch.testing.assert_close(known.values[name], leaf)
+    assert sealed.view(server).answered(0) is None
+    assert not any(kind.part == "before" for kind in sealed.view(server).kinds())
+
+
+def test_an_own_upload_is_taken_out_under_secure_sums_as_without() -> None:
+    """The sums are the same, so what is left of them without the own upload is, too."""
+    split = PropertySplit(4, "mark", every=2, warmup=1)
+    federation = split.split(marked_examples(400), Rng.seeded(0))
+    protocol = FedAvg(rounds=4, local=MARKED, weighting="equal")
+    attack = ActiveProperty(
+        Imitation(WIDE, MARKED), property_threat(), warmup=1, data=split.auxiliary(federation), gamma=5.0
+    )
+    left = []
+    for defence in (Defence(), SecureSums()):
+        tape = Tape([attack.threat])
+        done = play(protocol, federation, WIDE, defence=defence, tape=tape, adversaries=[attack])
+        seen = next(aggregates(done.ring.view(attack.threat), 1))
+        own = own_uploads(done.ring.view(attack.threat), [seen])
+        left.append(flatten(Behind(own[0], 0.25, (3, 3)).without_own(seen.update), 0))
+    torch.testing.assert_close(left[0], left[1], atol=1e-4, rtol=1e-3)

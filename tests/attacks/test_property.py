@@ -10,11 +10,16 @@ import pytest
 import torch
 from tests.attacks.federations import LOCAL, MODEL, marked_examples, passive, run
 
-from coterie.attacks.property import Known, Own
-from coterie.attacks.updates import Imitation, Observed, aggregates, directions, magnitudes
+from coterie.attacks.others import Rules
+from coterie.attacks.property import Known, PropertyWatch
+from coterie.attacks.updates import Imitation, aggregates, directions, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.partition.property import Control
+from coterie.defences.dpsgd import NoisyGradients
+from coterie.defences.regularise import L2
 from coterie.errors import InvalidInput, NotPermitted
+from coterie.flow.cohort import imitated
+from coterie.flow.guard import ClientGuard
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
 from coterie.measure.findings import Finding, over_seeds
@@ -22,6 +27,7 @@ from coterie.measure.judge import judge
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
+from coterie.wire.codec import decode, encode
 from coterie.wire.view import ThreatModel
 
 FL = FedAvg(rounds=51, local=LOCAL, weighting="equal")
@@ -32,7 +38,8 @@ def aucs(protocol: Any, control: Control, seed: int) -> list[Finding]:
     """By the published features and by signed ones."""
     ran = run(protocol, seed, control=control)
     auxiliary, truth = ran.split.auxiliary(ran.federation), ran.witness.property_truth(ran.federation)
-    guesses = passive().infer_by(ran.view, auxiliary, Rng.seeded(seed), (magnitudes, directions))
+    attack = passive(rules=Rules.of(3, protocol.slots))
+    guesses = attack.infer_by(ran.view, auxiliary, Rng.seeded(seed), (magnitudes, directions))
     return [judge(guess, truth, "passive") for guess in guesses]
 
 
@@ -71,18 +78,24 @@ def test_features_by_hand() -> None:
     updates = {
         "conv": torch.tensor([[[[[1.0, -4.0], [2.0, 3.0]]]]]),  # (1, 1, 1, 2, 2): the maximum of absolute values is 4
         "conv.bias": torch.tensor([[9.0]]),
-        "dense": torch.tensor([[[1.0, -2.0, 3.0, 1.0]]]),  # (1, 1, 4), in blocks of two: 2 and 3
+        "dense": torch.tensor([[[1.0, -2.0, 3.0, 1.0], [0.0, 5.0, 1.0, 1.0]]]),  # (1, 2, 4): 2 outputs of 4 inputs
     }
-    assert torch.allclose(magnitudes(updates, most=2), torch.tensor([[4.0, 2.0, 3.0]]) / 29**0.5)
-    assert torch.allclose(directions(updates, most=2), torch.tensor([[0.5, -0.5, 2.0]]) / 4.5**0.5)
+    maxima = torch.tensor([[4.0, 1.0, 5.0, 3.0, 1.0]])  # over outputs
+    assert torch.allclose(magnitudes(updates, most=4), maxima / maxima.norm())
+    whole = torch.tensor([[4.0, 1.0, 2.0, 3.0, 1.0, 0.0, 5.0, 1.0, 1.0]])
+    assert torch.allclose(magnitudes(updates, most=8), whole / whole.norm())
+    means = torch.tensor([[0.5, -0.5, 2.0, 2.5, 1.0]])  # in blocks of two
+    assert torch.allclose(directions(updates, most=4), means / means.norm())
+    embedding = {"words": torch.tensor([[[1.0, -2.0], [0.0, 1.0], [3.0, 1.0]]])}  # three words: each keeps its maximum
+    assert torch.allclose(magnitudes(embedding, most=5), torch.tensor([[2.0, 1.0, 3.0]]) / 14**0.5)
     for way in (magnitudes, directions):
         with pytest.raises(InvalidInput, match="are all biases"):
             way({"bias": torch.ones(2, 3)})
 
 
 def test_imagined_aggregates_are_means_that_differ_in_one_client() -> None:
-    attack = passive(others=4, each=2, pairs=20, sizes=(1, 4))
-    means = attack.averages(np.random.default_rng(0), own=0)
+    attack = passive(others=4, each=2, pairs=20)
+    means = attack.averages(np.random.default_rng(0), (1, 4))
     assert np.allclose(means.sum(1), 1)
     sizes = (means > 0).sum(1)
     assert set(sizes) == {1, 2, 3, 4}
@@ -91,8 +104,10 @@ def test_imagined_aggregates_are_means_that_differ_in_one_client() -> None:
     assert not like_the_victim[:20, :2].any()
     assert (like_the_victim[20:, :2].sum(1) == 1).all()  # the second half one without in its place
     assert not like_the_victim[20:, 2:].any()
-    with_own = attack.averages(np.random.default_rng(0), own=2)
-    assert np.allclose(with_own[:, -1], 2 / (with_own[:, :-1] > 0).sum(1).__add__(2))
+    with_own = attack.averages(np.random.default_rng(0), (1, 4), own=2)
+    assert np.allclose(with_own[:, -1], 2 / ((with_own[:, :-1] > 0).sum(1) + 2))
+    many = attack.averages(np.random.default_rng(0), (9, 9))  # eight strangers of four that were imagined
+    assert np.allclose(many[:, :4].sum(1), 8 / 9)
 
 
 def test_imagined_batches_mix_the_property_in_the_stated_range() -> None:
@@ -127,27 +142,37 @@ def test_an_imagined_client_trains_as_a_real_one() -> None:
         torch.testing.assert_close(leaf[0], (params[name] - start[name]).detach(), atol=1e-6, rtol=1e-4)
 
 
-def test_imitated_noise_has_dp_sgd_s_deviation() -> None:
+def test_an_imagined_client_is_under_the_client_s_own_guard() -> None:
+    """DP-SGD's noise has its deviation, and L2's penalty is there to the last bit."""
     examples = marked_examples(100)
-    imitation = Imitation(MODEL, LOCAL, clip=1e-9, noise_multiplier=4e9)
-    update = imitation.train(MODEL.init(0), examples, torch.zeros(200, 1, 16, dtype=torch.int64), Rng.seeded(0))
+    noisy = NoisyGradients(1e-3, 4e3)
+    imitation = Imitation(MODEL, LOCAL, noisy.example_clip, imitated(noisy))
+    rows = torch.zeros(200, 1, 16, dtype=torch.int64)
+    update = imitation.train(MODEL.init(0), examples, rows, Rng.seeded(0))
     # lr * clip * sigma / batch = 0.2 * 4 / 16; 200 x 242 draws, so 1% is 3.1 deviations of its estimate.
     assert float(flatten(update).std()) == pytest.approx(0.05, rel=0.01)
-    with pytest.raises(InvalidInput, match="clip=None must be given"):
-        replace(imitation, clip=None).train(
-            MODEL.init(0), examples, torch.zeros(1, 1, 16, dtype=torch.int64), Rng.seeded(0)
-        )
+    assert imitated(ClientGuard()) is None
 
-
-def test_the_adversary_s_own_upload_is_part_of_what_it_imagines() -> None:
-    examples = marked_examples(200)
-    known = Known.of(Auxiliary.by_property(examples, examples.tags["mark"] == 1))
     start = MODEL.init(0)
-    huge = {name: torch.full_like(leaf, 1e6) for name, leaf in start.items()}
-    observed = Observed(0, 0, start, huge)
-    attack = passive(sizes=(2, 2))
-    imagined = attack.imagine(observed, Own(huge, 1), known, Rng.seeded(0))
-    assert torch.allclose(flatten(imagined), torch.tensor(5e5), rtol=1e-4)
+    plain = Imitation(MODEL, LOCAL).train(start, examples, rows[:1], Rng.seeded(0))
+    decayed = Imitation(MODEL, LOCAL, guard=imitated(L2(0.3).client)).train(start, examples, rows[:1], Rng.seeded(0))
+    for name, leaf in start.items():
+        torch.testing.assert_close(decayed[name] - plain[name], -LOCAL.lr * 0.3 * leaf.unsqueeze(0))
+
+
+def test_looking_round_by_round_gives_what_looking_once_does() -> None:
+    """Also from notes that went through a file, and where only a sample of what was imagined is kept."""
+    ran = run(Ifca(rounds=20, local=LOCAL, clusters=2, weighting="equal"))
+    auxiliary = ran.split.auxiliary(ran.federation)
+    attack = passive(most_made=64, rules=Rules.of(3, 2))
+    once = attack.infer_by(ran.view, auxiliary, Rng.seeded(3), (magnitudes, directions))
+    watch = PropertyWatch(attack, Known.of(auxiliary), Rng.seeded(3), (magnitudes, directions))
+    for round in range(1, 20):
+        passed = {key: load for key, load in ran.view._index.items() if round - 1 <= key[0] <= round}
+        watch.look(replace(ran.view, _index=passed))
+        watch = replace(watch, notes=decode(encode(watch.notes)))
+    assert watch.guesses() == once
+    assert len(watch.notes.has) == 64 < watch.notes.count
 
 
 def test_it_sees_published_models_only() -> None:
@@ -163,8 +188,8 @@ def test_it_sees_published_models_only() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sizes": (0, 3)}, r"sizes=\(0, 3\)"),
-        ({"sizes": (2, 9)}, "others=6 must be at least 8"),
+        ({"others": 0}, "others=0"),
+        ({"most_made": 4}, "most_made=4"),
         ({"mix": (0.0, 1.0)}, "mix="),
         ({"each": 0}, "each=0"),
         ({"pairs": 0}, "pairs=0"),

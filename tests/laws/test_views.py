@@ -46,6 +46,7 @@ def test_views(member: Member) -> None:
                 slots = given.nonzero().flatten().tolist()
             assert received.slots.tolist() == slots
             assert received.published.slots == len(slots)
+            assert received.published.sizes is None  # how many stand behind each model is the server's to know
             for name, leaf in ask.published.values.items():
                 assert torch.equal(received.values[name], leaf[slots])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,23 +13,34 @@ import pytest
 from coterie.data.federation import Examples
 from coterie.errors import InvalidInput
 from coterie.learn.sgd import Local
-from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows
+from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows, Value
+from coterie.protocols.ifca import Ifca
 from coterie.recipes.base import Recipe
-from coterie.recipes.property_inference import RECIPES
+from coterie.recipes.property_inference import RECIPES, watched
 from coterie.recipes.property_inference import published as property_published
 from coterie.recipes.property_inference.acquisition import Siege
 from coterie.recipes.property_inference.claims import (
     above,
     active_claims,
     controls_at_chance,
+    figure_claims,
     found_beyond_placebo,
     in_one_sentence,
+    own_claims,
     passive_claims,
     private_claims,
     regularised_claims,
 )
-from coterie.recipes.property_inference.entries import MAIN_TASK, OVER_ALL, PUBLISHED, SIGNED, WITHIN, label
-from coterie.recipes.property_inference.runs import Cell, Plan, Size, size
+from coterie.recipes.property_inference.entries import (
+    MAIN_TASK,
+    OVER_ALL,
+    PUBLISHED,
+    SIGNED,
+    STEADINESS,
+    WITHIN,
+    label,
+)
+from coterie.recipes.property_inference.runs import Cell, Plan, Size, attacked, size
 from coterie.recipes.property_inference.tables import by_part
 from coterie.recipes.property_inference.tasks import Detail, by_hair, task
 from coterie.recipes.settings import Scale, Settings
@@ -45,7 +57,8 @@ def fake(auc: float) -> dict[str, Any]:
         "auc_operating": point, "signed_auc_operating": point, "guarantee": None,
         "observations": [[round, 0, 3, round % 2, auc, round % 2] for round in range(8)],
         "clusters": 3, "obtained": auc, "reached": auc,
-        "cosines": {"0": [0.1, 0.3]}, "pictures": {"neighbour_auc": auc},
+        "cosines": {"0": [0.1, 0.3]}, "cost": {"a round": 0.1, "peak memory, GiB": 0.5},
+        "pictures": {"neighbour_auc": auc, "has": [0, 1, 1], "x": [0.1, 0.2, 0.3], "y": [1.0, 2.0, 3.0]},
     }  # fmt: skip
 
 
@@ -60,6 +73,8 @@ def test_every_recipe_lists_jobs_and_makes_rows_of_their_results(table: str, sca
     assert len(found.rows) > 0  # and no key twice, or there would be no rows
     assert all(math.isfinite(row.ours.value) for row in found.rows)
     assert len({row.label for row in found.rows}) == len(found.rows)
+    assert [chart.kind for chart in found.charts] == (["scatter", "line"] * (len(found.charts) // 2))
+    assert bool(found.charts) == (table == "Fig 2-4")
     scored = [row.ours for row in found.rows if "features" in row.key]
     assert all(ours.low < ours.value < ours.high and list(ours.by_seed) == [0, 1, 2] for ours in scored)
 
@@ -100,7 +115,7 @@ def test_controls_stand_with_their_row() -> None:
 
 def test_rows_and_seeds_can_be_chosen() -> None:
     recipe = OURS["9"]
-    some = recipe.jobs(Settings(seeds=(4,), rows=("C FL",)))
+    some = recipe.jobs(Settings(seeds=(4,), rows=("C FL 3",)))
     assert sorted(job.key for job in some) == [
         f"drawn/C-FL-3clients-{control}-seed4" for control in ("absent", "none", "placebo")
     ]
@@ -206,37 +221,67 @@ def test_controls_score_chance_as_often_as_chance_would() -> None:
 
 
 def test_a_defence_is_judged_at_chance_by_the_attack_alone() -> None:
-    def private(method: str, ours: Estimate, **more: str) -> Row:
+    def private(method: str, ours: Estimate, **more: Value) -> Row:
         key = Key.of(task="C", method=method, clients=5, attack="passive", gamma=0.0, defence="DP-SGD", strength=0.5)
         return Row(key.but(**more), label(key), None, ours)
 
     signed = {"features": SIGNED, "scoring": OVER_ALL}
+    undefended: dict[str, Value] = {"measure": MAIN_TASK, "defence": "none", "strength": 0.0}
     rows = Rows.of(
         [
             private("CFL", around(0.51), features=PUBLISHED, scoring=OVER_ALL),
             private("CFL", around(0.7), **signed),
             private("FL", Estimate(0.5), **signed),
-            private("CFL", around(0.9), measure=MAIN_TASK),
-            private("FL", around(0.6), measure=MAIN_TASK),
+            private("CFL", around(0.7), measure=MAIN_TASK),
+            private("FL", around(0.8), measure=MAIN_TASK),
+            private("CFL", around(0.9), **undefended),  # it loses 0.2,
+            private("FL", around(0.85), **undefended),  # and this one 0.05, from less to more
         ]
     )
-    assert decisions(private_claims(rows)) == [HOLDS, FAILS, UNDECIDED, HOLDS]
+    assert decisions(private_claims(rows)) == [HOLDS, FAILS, UNDECIDED, FAILS]
 
 
 def test_stronger_attacks_and_defences_may_do_nothing() -> None:
-    def attacked(attack: str, gamma: float, value: float) -> Row:
-        key = Key.of(task="C", method="CFL", clients=3, attack=attack, gamma=gamma, features=SIGNED, scoring=WITHIN)
+    def attacked(attack: str, gamma: float, value: float, method: str = "CFL") -> Row:
+        key = Key.of(task="C", method=method, clients=3, attack=attack, gamma=gamma, features=SIGNED, scoring=WITHIN)
         return Row(key, label(key), None, around(value))
 
-    rows = [attacked("passive", 0.0, 0.8), attacked("active", 1.0, 0.7), attacked("scaled", 5.0, 0.9)]
-    assert decisions(active_claims(Rows.of(rows))) == [FAILS, HOLDS]
+    rows = [
+        attacked("passive", 0.0, 0.8),
+        attacked("active", 1.0, 0.7),
+        attacked("active", 1.0, 0.6, "FL"),
+        attacked("scaled", 5.0, 0.75),
+    ]
+    assert decisions(active_claims(Rows.of(rows))) == [HOLDS, FAILS, HOLDS]  # than active, than passive; CFL than FL
 
     def defended(defence: str, strength: float, value: float) -> Row:
         key = Key.of(task="C", method="CFL", clients=3, defence=defence, strength=strength, features=SIGNED)
         return Row(key, label(key), None, around(value))
 
-    rows = [defended("none", 0.0, 0.8), defended("dropout", 0.1, 0.9), defended("penalty", 0.02, 0.7)]
-    assert decisions(regularised_claims(Rows.of(rows))) == [FAILS, HOLDS]
+    rows = [defended("none", 0.0, 0.8), defended("dropout", 0.1, 0.9), defended("penalty", 0.02, 0.4)]
+    assert decisions(regularised_claims(Rows.of(rows))) == [HOLDS, FAILS, FAILS]  # the last: not each of them
+
+
+def test_steadier_aggregates_and_own_uploads_are_compared_by_seed() -> None:
+    def steady(method: str, measure: str, value: float) -> Row:
+        key = Key.of(task="C", method=method, clients=5, measure=measure)
+        return Row(key, f"{method} {measure}", None, around(value))
+
+    rows = [
+        steady(method, measure, value)
+        for method, measure, value in (
+            ("FL", STEADINESS, 0.3),
+            ("CFL", STEADINESS, 0.9),
+            ("FL", "neighbours", 0.6),
+            ("CFL", "neighbours", 0.5),
+        )
+    ]
+    assert decisions(figure_claims(Rows.of(rows))) == [HOLDS, FAILS]
+    own = [
+        Row(Key.of(task="C", method="CFL", clients=3, own=own), own, None, around(value))
+        for own, value in (("taken out", 0.9), ("left in", 0.7))
+    ]
+    assert decisions(own_claims(Rows.of(own))) == [HOLDS]
 
 
 def test_scores_by_size_and_time() -> None:
@@ -270,6 +315,66 @@ def test_a_cell_is_trained_attacked_and_judged(plan: Plan) -> None:
     assert used == 4  # a property batch in every second of eight rounds, in the victim's cluster alone
     assert (result["guarantee"] is not None) == (plan.sigma > 0)
     assert ("pictures" in result) == (plan.task == "A")
+
+
+def test_a_cell_as_published_differs_where_the_paper_does() -> None:
+    cell = Cell(Plan("C", "CFL", 3, as_published=True), TINY, Rng.seeded(0))
+    assert isinstance(cell.protocol, Ifca)
+    assert (cell.protocol.candidates, cell.protocol.choose_on_batch) == (0, True)
+    result = cell.run(None)
+    matched = Cell(Plan("C", "CFL", 3), TINY, Rng.seeded(0)).run(None)
+    assert result["observations"] != matched["observations"]
+    settings = Settings(seeds=(0,), rows=("C CFL 3",), as_published=True, rounds=200)
+    assert settings.words == "quick, as published, 200 rounds"
+    keys = [job.key for job in OURS["9"].jobs(settings)]
+    assert keys[0] == "drawn/C-CFL-3clients-none-published-200rounds-seed0"
+    with pytest.raises(InvalidInput, match="as_published=True has no meaning for property-inference, table App A"):
+        OURS["App A"].check(settings)
+    with pytest.raises(InvalidInput, match="rounds=3 must be at least"):
+        attacked({"task": "C", "method": "FL", "clients": 3}, 0, "quick", None, rounds=3)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("gamma", [None, 5.0])
+def test_a_killed_cell_goes_on_to_the_same_result(
+    gamma: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "SAVED_EVERY", 3)
+    cell = Cell(Plan("C", "CFL", 3, gamma=gamma), TINY, Rng.seeded(0))
+    whole, kept = cell.run(None, pictures=True), tmp_path / "cell.partial"
+    look = watched.Watched._look
+
+    def killed_in_round_eight(self: watched.Watched) -> None:
+        look(self)
+        if self.watch.notes.following == 8:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watched.Watched, "_look", killed_in_round_eight)
+        with pytest.raises(Killed):
+            cell.run(None, True, kept)
+    assert kept.exists()
+    resumed = cell.run(None, True, kept)
+    assert {**resumed, "cost": None} == {**whole, "cost": None}
+
+
+def test_what_is_held_does_not_grow_with_the_rounds() -> None:
+    """The tape holds two rounds, and of what was imagined no more than the bound."""
+    cell = Cell(Plan("C", "CFL", 3), replace(TINY, scored=16), Rng.seeded(0))
+    chosen = task("C", None, TINY.detail, Rng.seeded(0))
+    federation = cell.split(chosen).split(chosen.examples, Rng.seeded(0))
+    attack = replace(cell.attack(chosen, cell.split(chosen).auxiliary(federation)), most_made=32)
+    run = cell.watched(chosen, federation, attack, False, None)
+    with run.ring:
+        run.run()
+    assert run.tape.view(attack.threat).rounds() == [19, 20]
+    notes = run.watch.notes
+    assert notes.count > 100
+    assert [len(made) for made in notes.made] == [32, 32]
+    assert len(notes.keys) == len(notes.seen[0]) == len(notes.seen[1])
 
 
 def test_newcomers_besiege_a_server() -> None:

@@ -95,6 +95,22 @@ def test_what_is_asked_again_replaces_what_followed(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_tape_that_forgets_holds_the_last_rounds() -> None:
+    whole, short = Tape([SERVER, TWO]), Tape([SERVER, TWO], keep=2)
+    for tape in (whole, short):
+        record(tape)
+    assert short.view(SERVER).rounds() == [1, 2]
+    again = Tape([SERVER, TWO], keep=2)
+    for message in short.kept():
+        again.record(message)
+    for tape in (short, again):
+        for round in (1, 2):
+            assert encode(tape.view(TWO).sent(round)) == encode(whole.view(TWO).sent(round))
+            assert encode(tape.view(TWO).received(round).published) == encode(whole.view(TWO).received(round).published)
+    with pytest.raises(InvalidInput, match="keep=0 must be"):
+        Tape([SERVER], keep=0)
+
+
 def test_keys() -> None:
     tape = Tape([SERVER, TWO])
     assert tape.view(SERVER, {"ckks": 42, "other": 1}).key("ckks") == 42

@@ -1,18 +1,19 @@
 """Property inference from published models (paper 000: Kim et al., RAID 2023, after Melis et al. 2019).
 
-The adversary is a client. From the models published in consecutive rounds it has each cluster's aggregate update; from
-auxiliary data it makes aggregates with and without the property, trains one random forest for all clusters on them,
-and scores the real ones. One score a (round, cluster).
+The adversary is a client. From the models published in consecutive rounds it has each cluster's aggregate update, takes
+its own upload out of it (``others``), makes aggregates of as many clients with and without the property from auxiliary
+data, trains one random forest for all clusters on them, and scores the real ones. One score a (round, cluster).
 
 Where the paper is silent or wrong: Algorithm 3 starts every imagined client from the model of the adversary's own
-cluster (``w[i]``); the text's "for each cluster" needs ``w[j]``, which is used here. The size of a cluster is unknown
-to the adversary, so the number of clients averaged is drawn from ``sizes``.
+cluster (``w[i]``); the text's "for each cluster" needs ``w[j]``, which is used here. It does not say that the own
+upload is taken out; Melis et al.'s code, which it builds on, does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -20,13 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.attacks.base import Suspicions
+from coterie.attacks.others import Behind, Own, Rules, own_uploads, who_is_behind
 from coterie.attacks.updates import Features, Imitation, Observed, aggregates, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.errors import require
-from coterie.learn.params import Params, map_leaves, stack
+from coterie.learn.params import Params, map_leaves, pick, stack
 from coterie.rng import Rng
+from coterie.wire.codec import register
 from coterie.wire.view import ThreatModel, View
+
+SCORED_AT_ONCE = 256  # aggregates, so that their features need not lie side by side
 
 
 def property_threat(attacker: int = 0) -> ThreatModel:
@@ -52,14 +57,6 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Own:
-    """The mean update of the adversary's own clients in a cluster, and how many they are."""
-
-    update: Params
-    clients: int
-
-
-@dataclass(frozen=True)
 class PassiveProperty:
     """Algorithm 3, with its parameters' values in Melis et al.'s code where the paper gives none.
 
@@ -67,6 +64,9 @@ class PassiveProperty:
     are like it without property data. From these it makes ``pairs`` aggregates of either kind, which differ in one
     client. The others' label mixes are drawn from a Dirichlet of concentration ``skew``, because clients are not
     alike; None gives all of them the auxiliary data's mix, as the paper does.
+
+    ``keep_own`` leaves the own upload where it is and adds it to what is imagined, for a size that is drawn from the
+    rules' range: worse, and here to be compared with.
     """
 
     imitation: Imitation
@@ -76,26 +76,22 @@ class PassiveProperty:
     others: int = 6
     each: int = 3
     pairs: int = 8
-    sizes: tuple[int, int] = (2, 5)  # the range from which the number of clients behind an aggregate is drawn
+    rules: Rules = field(default_factory=Rules)
+    keep_own: bool = False
     mix: tuple[float, float] = (0.2, 1.0)  # the range of the property's share in an imagined client's batch
     skew: float | None = 0.5
     trees: int = 100
     least_leaf: int = 5
-    most_features: int = 4096  # a leaf of the model
+    most_features: int = 5000  # a leaf of the model
+    most_made: int = 8192  # imagined aggregates that are kept, a fair sample of all: the bound on memory
     features: Features = magnitudes  # as published; directions finds more
 
     def __post_init__(self) -> None:
-        low, high = self.sizes
-        require(1 <= low <= high, "sizes", self.sizes, "must be a range of whole numbers from 1 up")
-        require(
-            self.others >= high - 1,
-            "others",
-            self.others,
-            f"must be at least {high - 1}, for the largest cluster in sizes",
-        )
+        require(self.others >= 1, "others", self.others, "must be at least 1")
         require(self.imagine_every >= 1, "imagine_every", self.imagine_every, "must be at least 1")
         require(self.each >= 1, "each", self.each, "must be at least 1")
         require(self.pairs >= 1, "pairs", self.pairs, "must be at least 1")
+        require(self.most_made >= 2 * self.pairs, "most_made", self.most_made, "must hold a round's 2 * pairs")
         require(0 < self.mix[0] <= self.mix[1] <= 1, "mix", self.mix, "must be a range within (0, 1]")
         require(self.skew is None or self.skew > 0, "skew", self.skew, "must be positive, or None for no skew")
 
@@ -104,45 +100,51 @@ class PassiveProperty:
 
     def infer_by(self, view: View, auxiliary: Auxiliary, rng: Rng, ways: Sequence[Features]) -> list[Suspicions]:
         """One guess for each way of making features. Imagining, which costs the most, is done once for all."""
-        known = Known.of(auxiliary)
-        keys: list[Hashable] = []
-        seen: list[list[Tensor]] = [[] for _ in ways]
-        made: list[list[Tensor]] = [[] for _ in ways]
-        for observed in aggregates(view, self.warmup):
-            keys.append((observed.round, observed.slot))
-            for number, way in enumerate(ways):
-                seen[number].append(way(stack([observed.update]), self.most_features))
-            if (observed.round - self.warmup) % self.imagine_every:
-                continue
-            streams = rng.child("round", observed.round, "slot", observed.slot)
-            imagined = self.imagine(observed, self.own_update(view, observed), known, streams)
-            for number, way in enumerate(ways):
-                made[number].append(way(imagined, self.most_features))
-        require(
-            len(made[0]) > 0,
-            "aggregates",
-            len(keys),
-            f"were seen after {self.warmup} rounds of warm-up; run more rounds",
-        )
-        has = (torch.arange(2 * self.pairs) < self.pairs).repeat(len(made[0]))
-        guesses = []
-        for examples, questions in zip(made, seen, strict=True):
-            scores = self.learn_and_score(torch.cat(examples), has, torch.cat(questions), rng)
-            guesses.append(Suspicions(dict(zip(keys, scores.tolist(), strict=True))))
-        return guesses
+        watch = PropertyWatch(self, Known.of(auxiliary), rng, tuple(ways))
+        watch.look(view)
+        return watch.guesses()
 
-    def imagine(self, observed: Observed, own: Own | None, known: Known, rng: Rng) -> dict[str, Tensor]:
-        """Aggregates (2 pairs, ...) from the observed start, the first half with the property.
+    # -- one round -------------------------------------------------------------------------------------------------
 
-        Where the adversary's own upload went into the cluster, it is one of those averaged.
-        """
-        draws = rng.child("clients").numpy()
-        rows = torch.from_numpy(self.rows(known, draws))
-        updates = self.imitation.train(observed.start, known.examples, rows, rng.child("training"))
-        if own is not None:
-            updates = {name: torch.cat([leaf, own.update[name].unsqueeze(0)]) for name, leaf in updates.items()}
-        weights = torch.from_numpy(self.averages(draws, own.clients if own else 0)).float()  # (2 pairs, clients)
-        return map_leaves(lambda leaf: torch.tensordot(weights, leaf, 1), updates)
+    def imagines(self, round: int) -> bool:
+        return (round - self.warmup) % self.imagine_every == 0
+
+    def imagined(self, observed: Observed, known: Known, rng: Rng, whole: bool = True) -> dict[str, Tensor]:
+        """Updates (others + 2 each, ...) from the observed start: others, then the likes of the victim without and
+        with property data. Not ``whole``: those without."""
+        rows = torch.from_numpy(self.rows(known, rng.child("clients").numpy()))
+        rows = rows if whole else rows[: self.others + self.each]
+        return self.imitation.train(observed.start, known.examples, rows, rng.child("training"))
+
+    def aggregated(self, updates: Params, behind: Behind, rng: Rng) -> dict[str, Tensor]:
+        """Aggregates (2 pairs, ...) of those who were imagined, the first half with the property."""
+        own = behind.own.clients if self.keep_own and behind.own is not None else 0
+        if own:
+            assert behind.own is not None
+            mine = behind.own.update
+            updates = {name: torch.cat([leaf, mine[name].unsqueeze(0)]) for name, leaf in updates.items()}
+        weights = torch.from_numpy(self.averages(rng.child("aggregates").numpy(), behind.others, own)).float()
+        return map_leaves(lambda leaf: torch.tensordot(weights, leaf, 1), updates)  # weights (2 pairs, clients)
+
+    def behind(
+        self, seen: Sequence[Observed], own: dict[int, Own], known: Known, updates: dict[int, Params], rng: Rng
+    ) -> dict[int, Behind]:
+        """Who stands behind each of a round's aggregates; ``updates`` are those imagined already, by cluster."""
+        if self.keep_own:
+            low, high = self.rules.sizes
+            return {
+                observed.slot: Behind(here, 0.0, (max(low - mine, 1), max(high - mine, 1)))
+                for observed in seen
+                for here in (own.get(observed.slot),)
+                for mine in (here.clients if here is not None else 0,)
+            }
+
+        def strangers(observed: Observed) -> Params:
+            if observed.slot in updates:
+                return pick(updates[observed.slot], torch.arange(self.others + self.each))
+            return self.imagined(observed, known, rng.child("slot", observed.slot), whole=False)
+
+        return who_is_behind(seen, own, self.rules, strangers, rng)
 
     def rows(self, known: Known, draws: np.random.Generator) -> NDArray[np.int64]:
         """(others + 2 each, steps, batch): others, then the likes of the victim without and with property data."""
@@ -168,40 +170,136 @@ class PassiveProperty:
         shares: NDArray[np.float64] = chances / chances.sum()
         return shares
 
-    def averages(self, draws: np.random.Generator, own: int) -> NDArray[np.float64]:
-        """(2 pairs, imagined clients [and the adversary's own]): whose mean each imagined aggregate is."""
+    def averages(self, draws: np.random.Generator, behind: tuple[int, int], own: int = 0) -> NDArray[np.float64]:
+        """(2 pairs, imagined clients [and the adversary's own]): whose mean each imagined aggregate is.
+
+        Where more stand behind it than are imagined, some stand in for several.
+        """
         weights = np.zeros((2 * self.pairs, self.others + 2 * self.each + (own > 0)))
-        for number in range(2 * self.pairs):
-            size = int(draws.integers(self.sizes[0], self.sizes[1] + 1))
-            strangers = max(size - 1 - own, 0)
-            weights[number, draws.choice(self.others, strangers, replace=False)] = 1
+        for number, row in enumerate(weights):
+            strangers = int(draws.integers(behind[0], behind[1] + 1)) - 1
+            np.add.at(row, draws.choice(self.others, strangers, replace=strangers > self.others), 1)
             first = self.others + (self.each if number < self.pairs else 0)
-            weights[number, first + draws.integers(self.each)] = 1
+            row[first + draws.integers(self.each)] = 1
             if own:
-                weights[number, -1] = own
+                row[-1] = own
         means: NDArray[np.float64] = weights / weights.sum(1, keepdims=True)
         return means
 
-    def own_update(self, view: View, observed: Observed) -> Own | None:
-        """What the adversary's clients sent to this cluster; None if they were elsewhere, or no record of it is open.
-
-        Of its own answer it would also know what it sealed; it goes without, which costs it little among others.
-        """
-        if not view.has_sent(observed.round):
-            return None
-        sent = view.sent(observed.round)
-        mine = sent.membership[:, observed.slot].nonzero().flatten()
-        if not len(mine) or not sent.values:
-            return None
-        mean = {name: leaf[mine, 0].mean(0) - observed.start[name] for name, leaf in sent.values.items()}
-        return Own(mean, len(mine))
-
-    def learn_and_score(self, made: Tensor, has: Tensor, seen: Tensor, rng: Rng) -> NDArray[np.float64]:
+    def forest(self, made: Tensor, has: Tensor, rng: Rng):  # type: ignore[no-untyped-def]
         from sklearn.ensemble import RandomForestClassifier
 
-        forest = RandomForestClassifier(
-            self.trees, min_samples_leaf=self.least_leaf, random_state=rng.child("forest").seed() % 2**32, n_jobs=1
+        seed = rng.child("forest").seed() % 2**32
+        forest = RandomForestClassifier(self.trees, min_samples_leaf=self.least_leaf, random_state=seed, n_jobs=1)
+        return forest.fit(made.numpy(), has.numpy())
+
+
+# -- as the rounds go by ----------------------------------------------------------------------------------------------
+
+
+@register
+@dataclass
+class PropertyNotes:
+    """What the attack keeps of the rounds that it has looked at; no model is among it.
+
+    Of imagined aggregates it keeps a fair sample of bounded size, of real ones the features, for each way of making
+    them.
+    """
+
+    following: int = 0  # the next round to look at
+    keys: list[tuple[int, int]] = field(default_factory=list)
+    seen: list[list[Tensor]] = field(default_factory=list)  # for each way, features (1, features) by key
+    made: list[Tensor] = field(default_factory=list)  # for each way, (rows, features)
+    has: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # (rows,)
+    count: int = 0  # how many were made in all
+
+
+@dataclass
+class PropertyWatch:
+    """The attack as the rounds go by: ``look`` whenever a round has passed, and ``guesses`` at any time.
+
+    Looking round by round at a tape that forgets gives the same as looking once at a tape that has everything.
+    """
+
+    attack: PassiveProperty
+    known: Known
+    rng: Rng
+    ways: tuple[Features, ...]
+    notes: PropertyNotes = field(default_factory=PropertyNotes)
+
+    def look(self, view: View) -> None:
+        """At all rounds whose outcome has been published since the last time."""
+        first = max(self.attack.warmup, self.notes.following)
+        for round, group in groupby(aggregates(view, first), key=lambda observed: observed.round):
+            self._note(list(group), view)
+            self.notes.following = round + 1
+
+    def guesses(self) -> list[Suspicions]:
+        """One for each way of making features."""
+        notes = self.notes
+        require(
+            bool(notes.made) and len(notes.keys) > 0,
+            "aggregates",
+            len(notes.keys),
+            f"were seen after {self.attack.warmup} rounds of warm-up; run more rounds",
         )
-        forest.fit(made.numpy(), has.numpy())
-        scores: NDArray[np.float64] = forest.predict_proba(seen.numpy())[:, 1]
-        return scores
+        found = []
+        for made, seen in zip(notes.made, notes.seen, strict=True):
+            kept = min(notes.count, self.attack.most_made)
+            forest = self.attack.forest(made[:kept], notes.has[:kept], self.rng)
+            scores: dict[Hashable, float] = {}
+            for start in range(0, len(seen), SCORED_AT_ONCE):
+                block = torch.cat(seen[start : start + SCORED_AT_ONCE]).numpy()
+                keys = notes.keys[start : start + SCORED_AT_ONCE]
+                scores |= dict(zip(keys, forest.predict_proba(block)[:, 1].tolist(), strict=True))
+            found.append(Suspicions(scores))
+        return found
+
+    def _note(self, seen: list[Observed], view: View) -> None:
+        attack, round = self.attack, seen[0].round
+        streams = self.rng.child("round", round)
+        updates: dict[int, Params] = {}
+        if attack.imagines(round):
+            for observed in seen:
+                updates[observed.slot] = attack.imagined(observed, self.known, streams.child("slot", observed.slot))
+        behind = attack.behind(seen, own_uploads(view, seen), self.known, updates, streams)
+        for observed in seen:
+            here = behind[observed.slot]
+            if here.alone:  # it says nothing of anybody else
+                continue
+            update = observed.update if attack.keep_own else here.without_own(observed.update)
+            self._keep_seen((round, observed.slot), update)
+            if attack.imagines(round):
+                own_streams = streams.child("slot", observed.slot)
+                self._keep_made(attack.aggregated(updates[observed.slot], here, own_streams), own_streams)
+
+    def _keep_seen(self, key: tuple[int, int], update: Params) -> None:
+        self.notes.keys.append(key)
+        self.notes.seen = self.notes.seen or [[] for _ in self.ways]
+        for way, seen in zip(self.ways, self.notes.seen, strict=True):
+            seen.append(way(stack([update]), self.attack.most_features))
+
+    def _keep_made(self, made: Params, rng: Rng) -> None:
+        """Vitter's algorithm R: every aggregate ever made is as likely to be among those kept."""
+        attack, notes = self.attack, self.notes
+        rows = [way(made, attack.most_features) for way in self.ways]
+        draws = rng.child("kept").numpy()
+        has = torch.arange(2 * attack.pairs) < attack.pairs
+        for number in range(2 * attack.pairs):
+            place = notes.count if notes.count < attack.most_made else int(draws.integers(notes.count + 1))
+            notes.count += 1
+            if place < attack.most_made:
+                self._put(place, [row[number] for row in rows], bool(has[number]))
+
+    def _put(self, place: int, rows: Sequence[Tensor], has: bool) -> None:
+        notes = self.notes
+        if place >= len(notes.has):  # room for twice as many
+            room = min(max(64, 2 * len(notes.has)), self.attack.most_made)
+            notes.made = [
+                torch.cat([old, torch.zeros(room - len(old), len(row))])
+                for old, row in zip(notes.made or [torch.zeros(0, len(row)) for row in rows], rows, strict=True)
+            ]
+            notes.has = torch.cat([notes.has, torch.zeros(room - len(notes.has), dtype=torch.bool)])
+        for made, row in zip(notes.made, rows, strict=True):
+            made[place] = row
+        notes.has[place] = has

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, one_hot
 
 from coterie.attacks.property import Known, PassiveProperty
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, require
-from coterie.learn.models.model import Model, ModuleModel, built
+from coterie.learn.models.model import Model, ModuleModel, built, seeded
 from coterie.learn.params import Params, map_leaves, pick
 from coterie.rng import Rng
 from coterie.wire.codec import Memory
@@ -32,18 +32,22 @@ HEAD_EXAMPLES = 64  # of either kind
 class ActiveProperty(PassiveProperty):
     """Tampers in every round, and infers as the passive attack does.
 
-    Where we differ: the property's head is fitted anew to the current model each round instead of being carried along,
-    so that nothing has to be remembered between rounds.
+    A ``share`` of its batch has the property, a fifth as in Melis et al.'s code. The property's head is carried along
+    from round to round, one for each cluster, in the adversary's memory. Where we differ: before the joint steps the
+    head alone takes a few steps more, for it is never averaged with anybody's and the model below it is. It answers
+    before its guard, so that what a guard does inside a local step (clipping, noise) does not bind it.
     """
 
     data: Auxiliary = field(default_factory=Auxiliary)
     alpha: float = 0.9
     gamma: float = 1.0
+    share: float = 0.2
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.alpha <= 1, "alpha", self.alpha, "must lie in [0, 1]; it weighs the main task")
         require(self.gamma > 0, "gamma", self.gamma, "must be positive; 1 does not scale")
+        require(0 < self.share < 1, "share", self.share, "must lie in (0, 1); it is the property's part of a batch")
 
     def answer(self, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions:
         """In place of its clients: trained on both tasks from the slot that each of them chose."""
@@ -53,30 +57,39 @@ class ActiveProperty(PassiveProperty):
         places = {slot: place for place, slot in enumerate(numbers)}
         uploads = []
         for at, client in enumerate(honest.ids.tolist()):
-            start = pick(asked.published.values, places[int(honest.membership[at].argmax())])
-            trained = self.train(start, rng.child("client", client))
+            slot = int(honest.membership[at].argmax())
+            start, name = pick(asked.published.values, places[slot]), f"head/{client}/{slot}"
+            trained, memory[name] = self.train(start, memory.get(name), rng.child("client", client))
             uploads.append(map_leaves(lambda new, old: old + self.gamma * (new - old), trained, start))
         values = {name: torch.stack([upload[name] for upload in uploads]).unsqueeze(1) for name in honest.values}
         return replace(honest, values=values)
 
-    def train(self, start: Params, rng: Rng) -> dict[str, Tensor]:
-        """The shared part after local training on both tasks."""
-        known = Known.of(self.data)
+    def train(self, start: Params, head: Tensor | None, rng: Rng) -> tuple[dict[str, Tensor], Tensor]:
+        """The shared part after local training on both tasks, and the head (2, width + 1), its bias last."""
+        known, classes = Known.of(self.data), self.data.with_property.classes
+        weight, bias = head_names(start, classes)
+        rows, has = drawn(known, HEAD_EXAMPLES, HEAD_EXAMPLES, rng.child("head").torch())
+        hidden = hidden_values(self.imitation.model, start, weight, bias, known.examples.x[rows])
+        head = fitted_head(hidden, has, head)
+        params = dict(start) | {weight: torch.cat([start[weight], head[:, :-1]])}
+        if bias is not None:
+            params[bias] = torch.cat([start[bias], head[:, -1]])
+        size = self.imitation.local.batch_size
+        marked = min(max(1, round(self.share * size)), size - 1) if size > 1 else 1
         draws = rng.child("batches").torch()
-        weight, bias = head_names(start, known.examples.classes)
-        params = dict(start) | self.widened(start, weight, bias, known, rng.child("head").torch())
-        half = max(1, self.imitation.local.batch_size // 2)
-        for _ in range(self.imitation.local.steps):
-            rows, has = balanced(known, half, draws)
-            grads = self.gradient(params, known.examples.x[rows], known.examples.y[rows], has)
+        for step in range(self.imitation.local.steps):
+            rows, has = drawn(known, marked, size - marked, draws)
+            seed = rng.child("dropout", step).seed()
+            grads = self.gradient(params, known.examples.x[rows], known.examples.y[rows], has, seed)
             params = map_leaves(lambda leaf, grad: leaf - self.imitation.local.lr * grad, params, grads)
-        classes = known.examples.classes
-        return {name: leaf[:classes] if name in (weight, bias) else leaf for name, leaf in params.items()}
+        shift = params[bias][classes:] if bias is not None else head[:, -1]
+        head = torch.cat([params[weight][classes:], shift.unsqueeze(1)], 1)
+        return {name: leaf[:classes] if name in (weight, bias) else leaf for name, leaf in params.items()}, head
 
-    def gradient(self, params: Params, x: Tensor, y: Tensor, has: Tensor) -> dict[str, Tensor]:
+    def gradient(self, params: Params, x: Tensor, y: Tensor, has: Tensor, seed: int) -> dict[str, Tensor]:
         tracked = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-        with torch.enable_grad():
-            logits = outputs(self.imitation.model, tracked, x)
+        with torch.enable_grad(), seeded(seed):
+            logits = outputs(self.imitation.model, tracked, x, training=True)
             main = cross_entropy(logits[:, :-2], y)
             property_ = cross_entropy(logits[:, -2:], has)
             loss = self.alpha * main + (1 - self.alpha) * property_
@@ -84,24 +97,12 @@ class ActiveProperty(PassiveProperty):
             zip(tracked, torch.autograd.grad(loss, list(tracked.values()), materialize_grads=True), strict=True)
         )
 
-    def widened(
-        self, start: Params, weight: str, bias: str | None, known: Known, draws: torch.Generator
-    ) -> dict[str, Tensor]:
-        """The last layer with two more outputs, fitted to tell the property on what the layers below make of it."""
-        rows, has = balanced(known, HEAD_EXAMPLES, draws)
-        hidden = hidden_values(self.imitation.model, start, weight, bias, known.examples.x[rows])
-        head, shift = fitted_head(hidden, has)
-        if bias is None:
-            return {weight: torch.cat([start[weight], head])}
-        return {weight: torch.cat([start[weight], head]), bias: torch.cat([start[bias], shift])}
 
-
-def balanced(known: Known, half: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Rows, half of them with the property, and which."""
-    plain = len(known.examples) - known.marked
-    marked_rows = torch.randint(known.marked, (half,), generator=draws)
-    plain_rows = known.marked + torch.randint(plain, (half,), generator=draws)
-    return torch.cat([marked_rows, plain_rows]), torch.cat([torch.ones(half), torch.zeros(half)]).long()
+def drawn(known: Known, marked: int, plain: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """So many rows with the property and so many without, and which are which."""
+    marked_rows = torch.randint(known.marked, (marked,), generator=draws)
+    plain_rows = known.marked + torch.randint(len(known.examples) - known.marked, (plain,), generator=draws)
+    return torch.cat([marked_rows, plain_rows]), torch.cat([torch.ones(marked), torch.zeros(plain)]).long()
 
 
 def head_names(params: Params, classes: int) -> tuple[str, str | None]:
@@ -116,10 +117,10 @@ def head_names(params: Params, classes: int) -> tuple[str, str | None]:
     )
 
 
-def outputs(model: Model, params: Params, x: Tensor) -> Tensor:
+def outputs(model: Model, params: Params, x: Tensor, training: bool = False) -> Tensor:
     """The model's outputs, to be differentiated; its last layer may be wider than it was built."""
     if isinstance(model, ModuleModel):
-        return functional_call(built(model), dict(params), (x,))  # type: ignore[no-any-return]
+        return functional_call(built(model).train(training), dict(params), (x,))  # type: ignore[no-any-return]
     return model.logits(params, x)
 
 
@@ -132,13 +133,13 @@ def hidden_values(model: Model, params: Params, weight: str, bias: str | None, x
         return outputs(model, dict(params) | identity, x)
 
 
-def fitted_head(hidden: Tensor, has: Tensor) -> tuple[Tensor, Tensor]:
-    """(2, width) weights and (2,) biases of a softmax regression, by a few steps from zero."""
-    weight, bias = torch.zeros(2, hidden.shape[1]), torch.zeros(2)
-    target = torch.nn.functional.one_hot(has, 2).float()
-    step = 4 / (1 + hidden.square().sum(1).mean())  # the curvature of a softmax is at most a quarter of this
+def fitted_head(hidden: Tensor, has: Tensor, start: Tensor | None = None) -> Tensor:
+    """(2, width + 1): a softmax regression, its bias last, by a few steps from where it was, or from zero."""
+    inputs = torch.cat([hidden, torch.ones(len(hidden), 1)], 1)
+    head = torch.zeros(2, inputs.shape[1]) if start is None else start
+    target = one_hot(has, 2).float()
+    step = 4 / inputs.square().sum(1).mean()  # the curvature of a softmax is at most a quarter of this
     for _ in range(HEAD_STEPS):
-        error = (torch.softmax(hidden @ weight.T + bias, 1) - target) / len(has)
-        weight = weight - step * error.T @ hidden
-        bias = bias - step * error.sum(0)
-    return weight, bias
+        error = (torch.softmax(inputs @ head.T, 1) - target) / len(has)
+        head = head - step * error.T @ inputs
+    return head

@@ -28,6 +28,7 @@ class Observed:
     slot: int
     start: dict[str, Tensor]  # the model at the start of the round
     update: dict[str, Tensor]
+    size: int | None = None  # how many clients stand behind it, where the server says so
 
 
 def aggregates(view: View, warmup: int = 0) -> Iterator[Observed]:
@@ -43,39 +44,53 @@ def aggregates(view: View, warmup: int = 0) -> Iterator[Observed]:
         before, after = view.received(round), view.received(following)
         if before.slots.tolist() != after.slots.tolist():
             continue
-        moved = subtract(after.values, before.values)
+        moved, sizes = subtract(after.values, before.values), after.published.sizes
         for position, slot in enumerate(before.slots.tolist()):
             update = pick(moved, position)
             if any(bool(leaf.any()) for leaf in update.values()):
-                yield Observed(round, slot, pick(before.values, position), update)
+                size = None if sizes is None else int(sizes[position])
+                yield Observed(round, slot, pick(before.values, position), update, size)
 
 
-def magnitudes(updates: Params, most: int = 4096) -> Tensor:
+def magnitudes(updates: Params, most: int = 5000) -> Tensor:
     """(updates, features) of leaves (updates, ...), as Melis et al. 2019 make them.
 
-    Biases are dropped, absolute values taken, and convolutions reduced to their maximum over the spatial axes; each
-    row is scaled to norm 1. Where we differ: a leaf that still has more than ``most`` entries an update is reduced to
-    the maxima of blocks of its last axis (for the dense layer after a convolution, these are again spatial positions).
-    Standardising each feature, as they do, changes nothing for trees and is left out.
+    Biases are dropped, absolute values taken, and convolutions reduced to their maximum over the spatial axes; of a
+    layer that still has more than ``most`` entries, only the maximum over its output units is kept. Each row is scaled
+    to norm 1. Where we differ: a large convolution is treated so too, where their code leaves it out, and of a large
+    embedding each word's maximum is kept (in general the longer axis stays). Standardising each feature, as they do,
+    changes nothing for trees and is left out.
     """
-    return _reduced(map_leaves(torch.abs, updates), most, torch.amax)
+
+    def largest(leaf: Tensor) -> Tensor:
+        _, rows, width = leaf.shape
+        if rows * width <= most:
+            return leaf
+        return leaf.amax(1 if width >= rows else 2)
+
+    return _features(map_leaves(torch.abs, updates), torch.amax, largest)
 
 
 def directions(updates: Params, most: int = 4096) -> Tensor:
-    """The same with signs: means in the place of maxima. It finds more than the published features do."""
-    return _reduced(updates, most, torch.mean)
+    """The same with signs: means in the place of maxima, over blocks of a large leaf's last axis.
+
+    (For the dense layer after a convolution these are spatial positions.) It finds more than the published features do.
+    """
+    return _features(updates, torch.mean, lambda leaf: _blocks(leaf, most).mean(3))
 
 
 Features = Callable[[Params, int], Tensor]
 
 
-def _reduced(updates: Params, most: int, reduce: Callable[[Tensor, tuple[int, ...]], Tensor]) -> Tensor:
+def _features(
+    updates: Params, spatial: Callable[[Tensor, tuple[int, ...]], Tensor], reduced: Callable[[Tensor], Tensor]
+) -> Tensor:
     parts = []
     for leaf in updates.values():
         if leaf.dim() <= 2:  # (updates, outputs): a bias
             continue
-        flat = reduce(leaf, tuple(range(3, leaf.dim()))) if leaf.dim() > 3 else leaf
-        parts.append(reduce(_blocks(flat, most), (3,)).flatten(1))
+        flat = spatial(leaf, tuple(range(3, leaf.dim()))) if leaf.dim() > 3 else leaf
+        parts.append(reduced(flat).flatten(1))
     require(len(parts) > 0, "leaves", list(updates), "are all biases; property inference needs a weight")
     return normalize(torch.cat(parts, 1), dim=1)
 
@@ -88,17 +103,22 @@ def _blocks(leaf: Tensor, most: int) -> Tensor:
     return leaf.reshape(updates, rows, -1, block)
 
 
+GuardOf = Callable[[Rng], GradientHook]
+"""A client's guard inside a local step, as whoever takes part can run it: from the adversary's own randomness."""
+
+
 @dataclass(frozen=True)
 class Imitation:
-    """How the adversary believes that clients train: as it was told to, with the defences that are public.
+    """How the adversary believes that clients train: as it was told to, under the defence that is in use.
 
-    ``clip`` and ``noise_multiplier`` are DP-SGD's; an adversary that left them out would know less than anybody can.
+    ``clip`` and ``guard`` are the client's own guard, which everybody who takes part has (``flow.cohort.imitated``);
+    an adversary that left them out would know less than anybody can.
     """
 
     model: Model
     local: Local
     clip: float | None = None
-    noise_multiplier: float = 0.0
+    guard: GuardOf | None = None
 
     def train(self, start: Params, examples: Examples, rows: Tensor, rng: Rng) -> dict[str, Tensor]:
         """The updates (clients, ...) of imagined clients that start alike, from ``rows`` (clients, steps, batch)."""
@@ -110,7 +130,7 @@ class Imitation:
             self._batches(examples, rows, rng.child("dropout")),
             self.local.lr,
             clip=self.clip,
-            hook=self._noise(rng.child("noise").torch()) if self.noise_multiplier else None,
+            hook=None if self.guard is None else self.guard(rng.child("guard")),
         )
         return subtract(trained, stacked)
 
@@ -126,17 +146,3 @@ class Imitation:
                 torch.ones(clients, dtype=torch.bool),
                 seeds,
             )
-
-    def _noise(self, generator: torch.Generator) -> GradientHook:
-        clip = self.clip
-        require(clip is not None, "clip", clip, "must be given where noise is imitated: it scales the noise")
-        assert clip is not None
-
-        def add(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
-            deviations = clip * self.noise_multiplier / batch.divisors
-            return {
-                name: grad + deviations.view(-1, *[1] * (grad.dim() - 1)) * torch.randn(grad.shape, generator=generator)
-                for name, grad in grads.items()
-            }
-
-        return add

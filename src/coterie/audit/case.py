@@ -8,7 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -43,6 +43,10 @@ class PropertySettings(BaseModel):
     every: int = Field(default=3, ge=2)  # rounds; neighbours oppose each other, so every other looks like a property
     warmup: int = Field(default=60, ge=0)  # rounds that are not looked at
     scored: int = Field(default=90, ge=1)  # rounds that are
+    attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(
+        default=("passive", "active", "scaled"), min_length=1
+    )
+    controls: tuple[Literal["placebo", "absent"], ...] = ("placebo",)  # beside each attack, and as long as it takes
 
 
 class AcquisitionSettings(BaseModel):

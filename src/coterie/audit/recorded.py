@@ -121,6 +121,11 @@ class Recording:
     def has_published(self) -> bool:
         return any(isinstance(message, Down) for message in self._messages())
 
+    @cached_property
+    def clients(self) -> int:
+        """How many are in it: whoever takes part is told so."""
+        return len({client for message in self._messages() for client in message.clients.tolist()})
+
     def _messages(self) -> Iterator[Message]:
         return (recording.load(path) for path in sorted(self.folder.glob("*.npz")))
 

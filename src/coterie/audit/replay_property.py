@@ -32,12 +32,13 @@ def lacking(recording: Recording) -> str:
 
 
 def replay(
-    attack_on: Callable[[Model, Trainer[Any], Defence], PassiveProperty], recording: Recording, seed: int
+    attack_on: Callable[[Model, Trainer[Any], Defence, int], PassiveProperty], recording: Recording, seed: int
 ) -> Evidence:
-    """``attack_on`` makes the family's own attack for a model, a trainer and a defence."""
+    """``attack_on`` makes the family's own attack for a model, a trainer, a defence and so many clients."""
     threat = replace(property_threat(), clients=frozenset(recording.options.adversary))
     examples, view = recording.subject.examples(seed), recording.view(threat)
-    attack = attack_on(recording.model(view, examples), recording.trainer, recording.defence)
+    model, guard = recording.model(view, examples), recording.defence
+    attack = attack_on(model, recording.trainer, guard, recording.clients)
     attack = replace(attack, threat=threat, warmup=recording.options.warmup)
     guess = attack.infer(view, auxiliary(recording, examples), Rng.seeded(seed).child("attack"))
     truth = recording.truth.used_property()

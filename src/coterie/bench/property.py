@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.attacks.others import Behind
 from coterie.attacks.property import Known, PassiveProperty, property_threat
 from coterie.attacks.updates import Imitation, Observed, magnitudes
 from coterie.bench.ratio import Ratio, interleaved
@@ -102,10 +103,10 @@ def attack_cost(options: Options, size: int = 24) -> Iterator[Ratio]:
     attack = PassiveProperty(Imitation(model, local), property_threat())
     known = Known(Examples(x, federation.examples.y, 2, "random"), len(x) // 2)
     start = model.init(0)
-    observed = Observed(0, 0, start, start)
+    observed, behind = Observed(0, 0, start, start), Behind(None, 0.0, (CLIENTS // 2, CLIENTS // 2))
 
     def one_cluster() -> Tensor:
-        return magnitudes(attack.imagine(observed, None, known, rng))
+        return magnitudes(attack.aggregated(attack.imagined(observed, known, rng), behind, rng))
 
     yield from beside_round("FL", FedAvg(rounds=1, local=local), federation, model, one_cluster, options)
     clustered = Ifca(rounds=1, local=local, clusters=CLUSTERS, candidates=0, choose_on=BATCH)

@@ -123,12 +123,16 @@ def reproduce(
         Path | None, typer.Option(help="Write the same as a page; without a paper, of all tables that have been run.")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run all of it again, whatever results are kept.")] = False,
+    as_published: Annotated[
+        bool, typer.Option("--as-published", help="Also where we differ on purpose (property-inference).")
+    ] = False,
+    rounds: Annotated[int | None, typer.Option(help="End long runs after so many rounds (property-inference).")] = None,
 ) -> None:
     """Run tables and figures of the papers: ours beside the published values."""
     from coterie.commands import reproduction
     from coterie.recipes.settings import Scale, Settings, parse_seeds
 
-    settings = Settings(Scale(scale), parse_seeds(seeds), tuple(rows or ()), data)
+    settings = Settings(Scale(scale), parse_seeds(seeds), tuple(rows or ()), data, as_published, rounds)
     if paper is None:
         reproduction.show_list(settings, folder, html, command_line())
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import torch
 from torch import Tensor
 
 from coterie.flow.adversary import Insider, replaced
@@ -13,7 +14,7 @@ from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.privacy.ledger import Row
 from coterie.wire.codec import register
-from coterie.wire.messages import Down, Up
+from coterie.wire.messages import BEFORE, Contributions, Down, Up
 
 
 @register
@@ -28,15 +29,17 @@ class Answer:
     chosen: Tensor | None = None  # (clients, slots): their membership before any guard: the truth's witness reads it
     spent: tuple[Row, ...] = ()
     metrics: tuple[tuple[str, float, float], ...] = ()
+    before: Up | None = None  # what curious ones among them sent before their guard sealed it, which they know
 
 
 @dataclass(frozen=True)
 class ClientSide:
-    """A protocol's and a defence's halves that clients run, and who among them is not honest."""
+    """A protocol's and a defence's halves that clients run, and who among them is not honest or is curious."""
 
     protocol: AnyProtocol
     guard: ClientGuard
     insiders: tuple[Insider, ...] = field(default=())
+    curious: frozenset[int] = frozenset()
 
     def opened(self, asked: Down, turn: Turn) -> Down:
         """The message with what was published opened: once for all clients, for they all do the same."""
@@ -44,7 +47,7 @@ class ClientSide:
 
     def answer(self, asked: Down, cohort: Cohort, adversaries: tuple[Memory, ...] = ()) -> Answer:
         """The answer of these clients to a message that has been opened."""
-        turn, chosen = cohort.turn, None
+        turn, chosen, before = cohort.turn, None, None
         if asked.kind.part:
             sent = self.guard.follow_up(asked, cohort)
         else:
@@ -54,6 +57,8 @@ class ClientSide:
                 honest = replaced(self.insiders, asked, honest, adversaries, turn.roots.draws)
             chosen = honest.membership
             sent = self.guard.contribute(honest, cohort)
+            if honest.values and not sent.values:
+                before = self._known(asked, honest)
         up = Up(asked.kind, asked.round, sent)
         return Answer(
             up,
@@ -63,4 +68,10 @@ class ClientSide:
             chosen,
             turn.ledger.rows,
             turn.metrics.rows,
+            before,
         )
+
+    def _known(self, asked: Down, honest: Contributions) -> Up | None:
+        """Of the curious ones, what they answered; their seals hide it from others, and not from them."""
+        here = [at for at, client in enumerate(honest.ids.tolist()) if client in self.curious]
+        return Up(replace(asked.kind, part=BEFORE), asked.round, honest.pick(torch.tensor(here))) if here else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.data.federation import Examples, Schedule, Shards
 from coterie.errors import InvalidInput
 from coterie.flow.guard import ClientGuard
-from coterie.flow.turn import Step, Turn
+from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
 from coterie.learn.sgd import GradientHook, Local, descend
@@ -110,9 +110,10 @@ class Cohort:
 
     # -- looking at data -----------------------------------------------------------------------------------------
 
-    def losses(self, models: Params, sample: int | None = None) -> Tensor:
-        """(clients, slots): each model's mean loss on each client's data, or on a fresh sample of it."""
-        shards = self.round_shards if sample is None else self._sampled(sample)
+    def losses(self, models: Params, sample: int | None = None, shards: Shards | None = None) -> Tensor:
+        """(clients, slots): each model's mean loss on each client's data, on a fresh sample, or on these rows of it."""
+        if shards is None:
+            shards = self.round_shards if sample is None else self._sampled(sample)
         return segment_mean(self.example_losses(models, shards), shards)
 
     def example_losses(self, models: Params, shards: Shards | None = None) -> Tensor:
@@ -124,6 +125,15 @@ class Cohort:
         for start, block in enumerate(rows.split(size)):
             losses[start * size : (start + 1) * size] = self.trained.slot_losses(models, *self._examples(block))
         return losses
+
+    def first_batches(self, local: Local, label: str = "batches") -> Shards:
+        """The rows of the first batch that each client will train on; none of one without data."""
+        parts = []
+        for position, client in enumerate(self.ids.tolist()):
+            rows = self.round_shards[position]
+            batches, _ = plan_batches(len(rows), local, self.rng(client, label).numpy())
+            parts.append(rows[torch.from_numpy(batches[0])] if batches else rows)
+        return Shards.of(parts)
 
     def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x (*rows.shape, ...) and y; ``index_select`` copies rows twice as fast as indexing does."""
@@ -231,6 +241,27 @@ class Cohort:
             torch.from_numpy(divisors),
             torch.from_numpy(active),
         )
+
+
+def imitated(guard: ClientGuard) -> Callable[[Rng], GradientHook] | None:
+    """A guard inside a local step, for whoever imagines clients under it: everybody who takes part has it.
+
+    Its noise comes from the one who imagines; what it spends is on nobody's account.
+    """
+    if type(guard).gradient is ClientGuard.gradient:
+        return None
+
+    def of(rng: Rng) -> GradientHook:
+        turn = Turn(0, Roots.same(rng))
+
+        def hook(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
+            clients = len(batch.divisors)
+            step = Step(torch.arange(clients), index, batch.divisors, torch.ones(clients), batch.active, True, turn)
+            return guard.gradient(grads, params, step)
+
+        return hook
+
+    return of
 
 
 def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[list[np.ndarray], float]:

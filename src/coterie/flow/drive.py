@@ -63,8 +63,8 @@ def drive(
 
 
 def message_of(ask: Ask[State], server: Server) -> Down:
-    """A request as it leaves the server."""
-    published = ask.published
+    """A request as it leaves the server. How many clients stand behind a model stays there: no client needs it."""
+    published = ask.published.unsized
     if not ask.kind.part:
         published = server.guard.publish(published, server.turn(ask.round, ask.kind))
     each = tuple(ask.each.get(client, b"") for client in ask.clients.tolist()) if ask.each else ()

@@ -69,7 +69,9 @@ class Ring(Generic[State]):
             self.metrics,
         )
         self.clients = Simulator(
-            ClientSide(self.protocol, self.defence.client, seats.insiders),
+            ClientSide(
+                self.protocol, self.defence.client, seats.insiders, frozenset() if self.tape is None else self.tape.own
+            ),
             self.federation,
             self.model,
             self.roots.child("clients"),
@@ -78,6 +80,7 @@ class Ring(Generic[State]):
             ledger=self.ledger,
             metrics=self.metrics,
             witness=self.witness,
+            knows=None if self.tape is None else self.tape.record,
         )
 
     def __enter__(self) -> Ring[State]:

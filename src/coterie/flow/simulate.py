@@ -51,6 +51,7 @@ class Simulator:
     ledger: Ledger = field(default_factory=Ledger)
     metrics: Metrics = field(default_factory=Metrics)
     witness: Callable[[Down, Answer], None] | None = None  # sees what no adversary does
+    knows: Callable[[Up], None] | None = None  # is told what curious clients know of their own answers
 
     def __post_init__(self) -> None:
         keep_freed_memory()
@@ -91,6 +92,8 @@ class Simulator:
             self._remember(answer)
             if self.witness is not None:
                 self.witness(asked, answer)
+            if self.knows is not None and answer.before is not None:
+                self.knows(answer.before)
             if len(answer.up.clients):
                 yield answer.up
 

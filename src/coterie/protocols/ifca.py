@@ -48,6 +48,7 @@ class Ifca(ModelTrainer):
     clusters: int = 5
     candidates: int = 30
     choose_on: int | None = None  # examples on which losses are compared, drawn every round; None: all
+    choose_on_batch: bool = False  # compare them on the first batch that is then trained on, as paper 000's clients do
     average_gradients: bool = False
     shared: tuple[str, ...] = ()
 
@@ -61,6 +62,12 @@ class Ifca(ModelTrainer):
             f"must be 0 (random start) or at least clusters={self.clusters}",
         )
         require(self.choose_on is None or self.choose_on >= 1, "choose_on", self.choose_on, "must be at least 1")
+        require(
+            not (self.choose_on_batch and self.local.poisson),
+            "choose_on_batch",
+            self.choose_on_batch,
+            "has no place under Poisson sampling, whose batches are secret and may be empty; set choose_on",
+        )
         if self.average_gradients:
             require(self.local.steps == 1 and not self.local.epochs, "local", self.local, "must be Local(steps=1)")
 
@@ -139,7 +146,8 @@ class Ifca(ModelTrainer):
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         if kind == CHOOSE:
             return self.votes(models["seeds"][0], cohort)
-        choice = cohort.losses(models, self.choose_on).argmin(1)  # (clients,)
+        looked_at = cohort.first_batches(self.local) if self.choose_on_batch else None
+        choice = cohort.losses(models, self.choose_on, looked_at).argmin(1)  # (clients,)
         trained = cohort.train(copies(models, choice), self.local, guard)
         return self.contribution(cohort, trained, one_hot(choice, self.clusters).float())
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 from coterie.data.sources.base import Source
 from coterie.errors import InvalidInput, nearest
+from coterie.measure.findings import Chart
 from coterie.measure.reproduced import Claim, Reproduction, Row, Rows
 from coterie.recipes.settings import Settings
 from coterie.run.jobs import Job, Kept, Progress, Result, run_jobs
+
+AS_PUBLISHED, ROUNDS = "as_published", "rounds"
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,16 @@ class Recipe:
     differs: str = ""  # where it departs from the paper, for its output
     unit: str = ""
     shares: str = ""  # a name under which tables that use the same runs keep them together
+    charts: Callable[[Settings, Mapping[str, Result]], Sequence[Chart]] = lambda settings, results: ()
+    takes: frozenset[str] = (
+        frozenset()
+    )  # which of the settings it knows that not every recipe does: AS_PUBLISHED, ROUNDS
+
+    def check(self, settings: Settings) -> None:
+        """Refuse what it would not heed."""
+        for name, value in ((AS_PUBLISHED, settings.as_published or None), (ROUNDS, settings.rounds)):
+            if value is not None and name not in self.takes:
+                raise InvalidInput(f"{name}={value} has no meaning for {self.paper}, table {self.table}; leave it out")
 
     def kept(self, settings: Settings, folder: Path) -> Kept:
         """Which of its results are there, and which of them are stale."""
@@ -40,6 +53,7 @@ class Recipe:
         fresh: bool = False,
     ) -> Reproduction:
         """Ours beside the published values; what is kept of the same code, arguments and data is not run again."""
+        self.check(settings)
         place = self.folder(settings, folder)
         results = run_jobs(self.jobs(settings), place, processes=processes, progress=progress, fresh=fresh)
         return self.shown(settings, results)
@@ -47,8 +61,9 @@ class Recipe:
     def shown(self, settings: Settings, results: Mapping[str, Result]) -> Reproduction:
         """The table that results of its jobs give."""
         rows = Rows.of(self.rows(settings, results))
-        scale = settings.scale.value
-        return Reproduction(self.paper, self.table, self.title, rows, self.claims(rows), scale, self.differs, self.unit)
+        claims, charts = self.claims(rows), self.charts(settings, results)
+        words = settings.words
+        return Reproduction(self.paper, self.table, self.title, rows, claims, words, self.differs, self.unit, charts)
 
     def folder(self, settings: Settings, root: Path) -> Path:
         return root / self.paper / settings.scale.value / (self.shares or self.table.replace(" ", "-"))

@@ -20,6 +20,17 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)
     rows: tuple[str, ...] = ()  # only rows whose label holds one of these words; all if empty
     data: Path | None = None  # the folder with data sets
+    as_published: bool = False  # also where we differ from the paper on purpose, for recipes that have such a form
+    rounds: int | None = None  # stop after so many, for recipes whose cells are long runs
+
+    def __post_init__(self) -> None:
+        require(self.rounds is None or self.rounds >= 1, "rounds", self.rounds, "must be at least 1")
+
+    @property
+    def words(self) -> str:
+        """How large, and in which form."""
+        parts = [self.scale.value, "as published" if self.as_published else ""]
+        return ", ".join(part for part in [*parts, f"{self.rounds} rounds" if self.rounds else ""] if part)
 
     def wants(self, label: str) -> bool:
         return not self.rows or any(word in label for word in self.rows)

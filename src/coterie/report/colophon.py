@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from coterie.measure.findings import AuditResult, LeftOut, counted
 from coterie.measure.reproduced import Decision, Estimate, Reproduction
+from coterie.report.figures import drawn
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, measured, row, section, table
 from coterie.report.values import capital, number, with_interval
@@ -137,6 +138,7 @@ def _reproduction(one: Reproduction) -> Html:
         else None,
         table(f"{name}: published and ours", head, rows),
         element("ul", *verdicts, class_="verdicts") if verdicts else None,
+        drawn(one.charts),
     )
 
 

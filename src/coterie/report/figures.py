@@ -11,7 +11,7 @@ from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Finding, Fr
 from coterie.measure.roc import RATES
 from coterie.report import charts
 from coterie.report.charts import looks_of, number_or_whole
-from coterie.report.looks import Slots, reference_swatch, slots_in, swatch
+from coterie.report.looks import Slots, reference_swatch, slots_in, slots_of, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, measured, row, section, table
 from coterie.report.values import capital, defence_name, number, seconds
@@ -128,6 +128,11 @@ def plots(result: AuditResult, slots: Slots) -> Html | None:
             )
         )
     return section("curves", "Curves and plots", "", *blocks, needs="figure")
+
+
+def drawn(found: Sequence[Chart]) -> Html | None:
+    """Charts that stand with a table."""
+    return element("div", *[_plot(chart, slots_of(())) for chart in found], class_="figures") if found else None
 
 
 def _plot(chart: Chart, slots: Slots) -> Html:

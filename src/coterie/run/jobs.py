@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, InvalidInput, require
-from coterie.run.fingerprint import Fingerprint
+from coterie.run.fingerprint import Fingerprint, digest
 from coterie.run.folder import write_atomically
 
 Result = dict[str, Any]
@@ -37,6 +37,7 @@ class Job:
     work: Callable[..., Result]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()  # data that it reads: files or folders
+    resumes: bool = False  # its function takes ``kept_in``, a file in which it keeps how far it has come
 
     def __post_init__(self) -> None:
         clean = re.fullmatch(r"[\w=+,-][\w.=+,-]*(/[\w=+,-][\w.=+,-]*)*", self.key)
@@ -172,10 +173,15 @@ def _path(folder: Path, key: str) -> Path:
 
 def _run(job: Job, made_by: Fingerprint, folder: Path) -> Result:
     """The fingerprint was taken before the work began: what is edited meanwhile has had no part in it."""
-    text = json.dumps({MADE_BY: asdict(made_by), RESULT: job.work(**job.arguments)})
     path = _path(folder, job.key)
     path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(
+        f"{path.stem}.{digest(asdict(made_by).values())}.partial"
+    )  # of this code, for these arguments
+    further = {"kept_in": part} if job.resumes else {}
+    text = json.dumps({MADE_BY: asdict(made_by), RESULT: job.work(**job.arguments, **further)})
     write_atomically(path, text.encode())
+    part.unlink(missing_ok=True)
     return dict(json.loads(text)[RESULT])  # as it will be read: JSON knows neither tuples nor whole numbers as names
 
 

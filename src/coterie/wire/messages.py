@@ -42,6 +42,9 @@ class Kind:
 
 
 TRAIN = Kind("train")
+BEFORE = "before"
+"""The part under which a tape keeps what an adversary's own clients answered before their guard sealed it. It never
+travels."""
 
 
 @register
@@ -105,7 +108,7 @@ class Published:
     """What the server sends down: one model (or set of statistics) a slot."""
 
     values: Params  # leaves (slots, ...)
-    sizes: Tensor | None = None  # (slots,) how many clients stand behind each slot
+    sizes: Tensor | None = None  # (slots,) how many clients stand behind each slot; the server's, and not sent
     sealed: Mapping[str, SealedSum] = field(default_factory=dict)  # sums that only a client can open
     previous: Published | None = None  # what slots fall back to when nobody contributed
 
@@ -121,6 +124,13 @@ class Published:
         if self.previous is None or not self.sealed:
             return None
         return self.previous.origin or self.previous
+
+    @property
+    def unsized(self) -> Published:
+        """The same without the sizes."""
+        if self.sizes is None and self.previous is None:
+            return self
+        return replace(self, sizes=None, previous=None if self.previous is None else self.previous.unsized)
 
     def pick(self, slots: Tensor) -> Published:
         """These slots alone. Sealed sums are not cut: they go to clients that are given every slot."""

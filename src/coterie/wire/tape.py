@@ -12,7 +12,7 @@ import torch
 
 from coterie.errors import require
 from coterie.wire import recording
-from coterie.wire.messages import Down, Kind, Message, Published
+from coterie.wire.messages import BEFORE, Down, Kind, Message, Published
 from coterie.wire.view import ThreatModel, View
 
 
@@ -30,19 +30,23 @@ class _Entry:
 class Tape:
     """Records messages, in memory or in a folder (see ``recording``), and builds the adversaries' views.
 
-    In memory it grows with every message: a whole server's tape of a large model belongs in a folder. A request that is
-    asked again (a killed run goes on) replaces what was recorded from there on.
+    In memory it grows with every message: a whole server's tape of a large model belongs in a folder, and whoever looks
+    as the rounds go by has enough of the last few, ``keep``. A request that is asked again (a killed run goes on)
+    replaces what was recorded from there on.
     """
 
-    def __init__(self, threats: Sequence[ThreatModel], folder: Path | None = None) -> None:
+    def __init__(self, threats: Sequence[ThreatModel], folder: Path | None = None, keep: int | None = None) -> None:
         require(
             len(threats) > 0,
             "threats",
             (),
             "must name at least one threat model: the tape keeps what they may see",
         )
+        require(keep is None or keep >= 1, "keep", keep, "must be a number of rounds from 1 up, or None for all")
+        require(keep is None or folder is None, "keep", keep, "is for a tape in memory; a folder holds all rounds")
         self.threats = tuple(threats)
         self.folder = folder
+        self.keep = keep
         self._entries: list[_Entry] = []
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,10 +56,18 @@ class Tape:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def own(self) -> frozenset[int]:
+        """The clients that some adversary is."""
+        return frozenset(client for threat in self.threats for client in threat.clients)
+
     def record(self, message: Message, goes_on: bool = False) -> None:
         """``goes_on``: a further part of a request, for other clients, where not all were sent the same."""
         if isinstance(message, Down) and not goes_on:
             self._forget(message)
+            if self.keep is not None:
+                first = message.round - self.keep + 1
+                self._entries = [entry for entry in self._entries if entry.round >= first]
         readable = torch.cat([threat.positions(message) for threat in self.threats]).unique()
         if not len(readable):
             return
@@ -68,6 +80,10 @@ class Tape:
         path = self._path(len(self))
         recording.save(kept, path)
         self._entries.append(self._entry(kept, partial(recording.load, path)))
+
+    def kept(self) -> list[Message]:
+        """What it holds, to be saved with a run that may be killed and recorded again in one that goes on."""
+        return [entry.load() for entry in self._entries]
 
     def view(
         self,
@@ -93,7 +109,11 @@ class Tape:
         return View(threat, dict(index), held, opener if threat.clients or held else None)
 
     def _entry(self, message: Message, load: Callable[[], Message]) -> _Entry:
-        readers = frozenset(threat for threat in self.threats if len(threat.positions(message)))
+        private = message.kind.part == BEFORE  # it never passed a link: whoever is no such client has not seen it
+        threats = [replace(threat, server=False, taps=frozenset()) if private else threat for threat in self.threats]
+        readers = frozenset(
+            threat for threat, seat in zip(self.threats, threats, strict=True) if len(seat.positions(message))
+        )
         return _Entry(message.round, message.kind, isinstance(message, Down), readers, load)
 
     def _forget(self, again: Down) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import InvalidInput, NotPermitted, require
-from coterie.wire.messages import TRAIN, Contributions, Down, Kind, Message, Params, Published, Up
+from coterie.wire.messages import BEFORE, TRAIN, Contributions, Down, Kind, Message, Params, Published, Up
 
 
 class Entries(Enum):
@@ -155,6 +155,20 @@ class View:
                 "an attack on uploads needs a threat model with server=True, clients or taps"
             )
         return Contributions.join(parts)
+
+    def answered(self, round: int, kind: Kind | str = TRAIN) -> Contributions | None:
+        """What this adversary's own clients answered in this round, also where their guard sealed it on its way out."""
+        wanted = Kind.of(kind)
+        for found in (wanted, replace(wanted, part=BEFORE)):
+            parts = [message.sent for message in self._all(round, found, down=False) if isinstance(message, Up)]
+            own = [part.pick(here) for part in parts if part.values and len(here := self._own(part))]
+            if own:
+                return Contributions.join(own)
+        return None
+
+    def _own(self, sent: Contributions) -> Tensor:
+        mine = [position for position, client in enumerate(sent.ids.tolist()) if client in self.threat.clients]
+        return torch.tensor(mine, dtype=torch.int64)
 
     def key(self, name: str) -> Any:
         if name not in self.threat.keys:

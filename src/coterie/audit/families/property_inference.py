@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
+from coterie.attacks.others import Rules
 from coterie.attacks.property import PassiveProperty, property_threat
+from coterie.attacks.property_active import ActiveProperty, head_names
 from coterie.attacks.updates import Imitation, directions
 from coterie.audit import replay_property
 from coterie.audit.case import Subject
@@ -20,15 +22,20 @@ from coterie.config.schema import Choice
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition.property import Control, PropertySplit
 from coterie.defences.dpsgd import DpSgd
+from coterie.errors import InvalidInput
+from coterie.flow.cohort import imitated
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
-from coterie.measure.aggregates import consecutive_cosines, pictured
+from coterie.measure.aggregates import Steadiness
 from coterie.measure.findings import Chart, Finding, Series
 from coterie.measure.judge import judge
-from coterie.protocols.base import Trainer
+from coterie.protocols.base import ModelTrainer, Trainer
+from coterie.protocols.fedem import FedEM
 from coterie.rng import Rng
 
 KNEW = property_threat(PropertySplit.attacker).knows
+GAMMAS: dict[str, float | None] = {"passive": None, "active": 1.0, "scaled": 5.0}
+OF = {Control.NONE: "", Control.PLACEBO: " of a placebo", Control.ABSENT: " of what is absent"}
 
 
 class PropertyInference(Family):
@@ -36,12 +43,13 @@ class PropertyInference(Family):
     limit = "property_auc"
     paper = "Kim et al., RAID 2023 (after Melis et al. 2019)"
     question = "Does another client learn that a client used examples with a property that nobody trains for?"
-    threat = "A curious client, which sees the models that are published."
+    threat = "A curious client, which sees the models that are published; or one that also tampers with its own upload."
     method = (
-        "From published models the adversary has each cluster's aggregate update; from its own data it makes updates "
-        "with and without the property, learns to tell them apart, and scores every (round, cluster). The victim uses "
-        "property data in some rounds; labels are matched; features have signs. The placebo is a random tag with the "
-        "property's size and label mix."
+        "From published models the adversary has each cluster's aggregate update, and takes its own upload out of it; "
+        "from its own data it makes updates with and without the property, learns to tell them apart, and scores every "
+        "(round, cluster). The active one trains the model to tell the property apart, the scaled one uploads five "
+        "times that. The victim uses property data in some rounds; labels are matched; features have signs. The "
+        "placebo is a random tag with the property's size and label mix, absent a victim that never uses property data."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -67,16 +75,20 @@ class PropertyInference(Family):
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         examples = subject.examples(seed)
         guard = registry.build_defence(defence)
-        real, played, trainer, federation = self.attacked(subject, examples, guard, Control.NONE, seed)
-        placebo, _, _, _ = self.attacked(subject, examples, guard, Control.PLACEBO, seed)
+        asked, model = subject.audit.property_inference, subject.built_model(examples)
+        attacks = [name for name in asked.attacks if name == "passive" or can_tamper(model, examples.classes)]
+        controls = [Control.NONE, *(Control(name) for name in asked.controls)]
+        runs = [
+            self.attacked(subject, examples, guard, control, name, seed) for name in attacks for control in controls
+        ]
+        _, played, trainer, federation = runs[0]
         shown = defence.kind == "none" and seed == subject.seed
         promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
-        warmup = subject.audit.property_inference.warmup
-        drawn = charts(played, federation, warmup, Rng.seeded(seed)) if shown else ()
-        return played.evidence([real, placebo], promise, drawn)
+        drawn = charts(played, federation, asked.warmup, Rng.seeded(seed)) if shown else ()
+        return played.evidence([finding for finding, *_ in runs], promise, drawn)
 
     def attacked(
-        self, subject: Subject, examples: Examples, guard: Defence, control: Control, seed: int
+        self, subject: Subject, examples: Examples, guard: Defence, control: Control, name: str, seed: int
     ) -> tuple[Finding, Played, Trainer[object], Federation]:
         assert subject.audit.property is not None
         rng = Rng.seeded(seed)
@@ -86,14 +98,17 @@ class PropertyInference(Family):
         federation = split.split(examples, rng.child("partition"))
         model = subject.built_model(examples)
         trainer = self.trainer(subject, guard)
-        attack = self.attack(subject, model, trainer, guard)
-        played = play(trainer, federation, model, guard, rng, [attack.threat])
+        attack = self.attack(subject, model, trainer, guard, asked.clients)
+        if (gamma := GAMMAS[name]) is not None:
+            settings = {one.name: getattr(attack, one.name) for one in fields(attack)}
+            attack = ActiveProperty(**settings, data=split.auxiliary(federation), gamma=gamma)
+        insiders = [attack] if isinstance(attack, ActiveProperty) else []
+        played = play(trainer, federation, model, guard, rng, [attack.threat], insiders)
         guess = attack.infer(played.view(attack.threat), split.auxiliary(federation), rng.child("attack"))
         truth = played.witness.property_truth(federation)
-        name = "passive inference" if control is Control.NONE else "passive inference of a placebo"
         finding = replace(
-            judge(guess, truth, name, KNEW),
-            adversary="curious client",
+            judge(guess, truth, f"{name} inference{OF[control]}", KNEW),
+            adversary="curious client" if name == "passive" else "client that tampers",
             control=control is not Control.NONE,
             by_round=auc_by_round(guess, truth),
         )
@@ -123,28 +138,48 @@ class PropertyInference(Family):
             f"them uses data with the property in one round of {asked.every}"
         )
 
-    def attack(self, subject: Subject, model: Model, trainer: Trainer[object], guard: Defence) -> PassiveProperty:
+    def attack(
+        self, subject: Subject, model: Model, trainer: Trainer[object], guard: Defence, clients: int
+    ) -> PassiveProperty:
         """The adversary knows which defence is in use, as everybody who takes part does."""
-        asked = subject.audit.property_inference
-        clip, sigma = (guard.clip, guard.noise_multiplier) if isinstance(guard, DpSgd) else (None, 0.0)
-        model = model.with_dropout(guard.client.dropout) if guard.client.dropout else model
-        imitation = Imitation(model, replace(trainer.local, poisson=False), clip, sigma)
-        threat = property_threat(PropertySplit.attacker)
+        asked, client = subject.audit.property_inference, guard.client
+        model = model.with_dropout(client.dropout) if client.dropout else model
+        imitation = Imitation(model, replace(trainer.local, poisson=False), client.example_clip, imitated(client))
         return PassiveProperty(
             imitation,
-            threat,
+            property_threat(PropertySplit.attacker),
             asked.warmup,
             imagine_every=asked.every,
-            sizes=(2, asked.clients),
+            rules=rules_of(trainer, clients),
             most_features=1024,
             features=directions,
         )
 
 
+def rules_of(trainer: Trainer[object], clients: int) -> Rules:
+    """What the trainer's own rules tell each of its clients about the size of clusters."""
+    weighted = trainer.weighting == "samples"
+    if trainer.participation == 1 and isinstance(trainer, FedEM):  # everybody trains every model
+        return Rules((clients, clients), weighted=weighted)
+    all_seen = isinstance(trainer, ModelTrainer)  # a server that clusters gives each client its own cluster's model
+    models = trainer.slots if isinstance(trainer, ModelTrainer) else clients
+    return Rules.of(clients, models, all_seen and trainer.participation == 1, weighted)
+
+
+def can_tamper(model: Model, classes: int) -> bool:
+    """Whether a second head finds its place: beside a last dense layer."""
+    try:
+        head_names(model.init(0), classes)
+    except InvalidInput:
+        return False
+    return True
+
+
 def charts(played: Played, federation: Federation, warmup: int, rng: Rng) -> list[Chart]:
     """The paper's Figures 2 and 4 for this federation: what the attack works with."""
-    view = played.view(property_threat(PropertySplit.attacker))
-    plane = pictured(view, played.witness, federation, warmup, rng)
+    steadiness = Steadiness(warmup, pictured=True)
+    steadiness.look(played.view(property_threat(PropertySplit.attacker)))
+    plane = steadiness.picture(played.witness.property_truth(federation), rng)
     kinds = {"without the property": 0, "with the property": 1}
     places = {name: [at for at, has in enumerate(plane["has"]) if has == wanted] for name, wanted in kinds.items()}
     scatter = Chart(
@@ -159,13 +194,12 @@ def charts(played: Played, federation: Federation, warmup: int, rng: Rng) -> lis
         kind="scatter",
         family=PropertyInference.name,
     )
-    similar = consecutive_cosines(view, warmup)
     lines = Chart(
         "Similarity of consecutive updates",
         "The cosine of each cluster's update with the one before it; steady updates make a property easier to see.",
         "round",
         "cosine",
-        [Series(f"cluster {slot}", list(range(len(values))), values) for slot, values in similar.items()],
+        [Series(f"cluster {slot}", list(range(len(values))), values) for slot, values in steadiness.cosines.items()],
         reference=("unrelated", 0.0),
         family=PropertyInference.name,
     )

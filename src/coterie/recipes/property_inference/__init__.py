@@ -7,40 +7,52 @@ which runs stand in each table, ``entries`` how results become rows, and ``claim
 from functools import partial
 from typing import Any
 
-from coterie.recipes.base import Recipe
+from coterie.recipes.base import AS_PUBLISHED, ROUNDS, Recipe
 from coterie.recipes.property_inference import acquisition, published, tables
 from coterie.recipes.property_inference.claims import (
     active_claims,
+    figure_claims,
+    own_claims,
     passive_claims,
     private_claims,
     regularised_claims,
 )
 from coterie.recipes.property_inference.entries import jobs, recipe_parts
-from coterie.recipes.property_inference.tables import FACES, PUBLISHED_CLIENTS, REVIEWS
+from coterie.recipes.property_inference.tables import FACES, PUBLISHED_CLIENTS, QUICK_CLIENTS, REVIEWS
 
 PAPER = "property-inference"
 DIFFERS = (
-    "labels of the victim's two kinds of batch are matched; 2 clusters (the paper gives no number); DP-SGD clips at 1. "
-    "Quick: pictures of 16x16 or texts of 30 words, 150 rounds of warm-up and 120 scored, learning rate 0.1 (reviews "
-    "0.5), a property batch every 3rd round, aggregates imagined every 4th. Signed features are a stronger attack than "
-    "the paper's; scores within clusters leave out what telling clusters apart gives. Tables 4 to 8 quick: 3 clients, "
-    "beside the paper's 5; controls where they say most"
+    "labels of the victim's two kinds of batch are matched, IFCA starts from models that clients have voted on, and "
+    "they choose on a batch of their own (not so with --as-published); 2 clusters (the paper gives no number); DP-SGD "
+    "clips at 1. Quick: pictures of 16x16 or texts of 30 words, 150 rounds of warm-up and 120 scored, learning rate "
+    "0.02 (reviews 0.2), a property batch every 3rd round, aggregates imagined every 4th. Signed features are a "
+    "stronger attack than the paper's; scores within clusters leave out what telling clusters apart gives. Tables 7 "
+    "and 8 quick: 3 clients, beside the paper's 5; controls where they say most"
 )
+TAKES = frozenset({AS_PUBLISHED, ROUNDS})
 NEEDS = "CelebA or LFW (--data); without it faces are drawn"
 
 
 def recipe(table: str, title: str, **parts: Any) -> Recipe:
-    return Recipe(PAPER, table, title, **({"needs": NEEDS, "differs": DIFFERS, "shares": "jobs"} | parts))
+    return Recipe(
+        PAPER, table, title, **({"needs": NEEDS, "differs": DIFFERS, "shares": "jobs", "takes": TAKES} | parts)
+    )
 
 
 RECIPES = (
     recipe(
-        "3", "Passive attack, FL against CFL, faces (quick: C, 5 clients)",
-        **recipe_parts(partial(tables.passive, FACES, (5,), PUBLISHED_CLIENTS, quick_tasks="C")), claims=passive_claims,
+        "3", "Passive attack, FL against CFL, faces (quick: C with 5, 10 and 20 clients)",
+        **recipe_parts(partial(tables.passive, FACES, QUICK_CLIENTS[1:], PUBLISHED_CLIENTS, quick_tasks="C")),
+        claims=passive_claims,
     ),
     recipe(
-        "9", "Passive attack for 3 to 20 clients (quick: 3), faces",
-        **recipe_parts(partial(tables.passive, FACES, (3,), tuple(published.PASSIVE))), claims=passive_claims,
+        "9", "Passive attack for 3 to 20 clients (quick: C with 3, 5, 10 and 20), faces",
+        **recipe_parts(partial(tables.passive, FACES, QUICK_CLIENTS, tuple(published.PASSIVE), quick_tasks="C")),
+        claims=passive_claims,
+    ),
+    recipe(
+        "9 tasks", "Passive attack with 3 clients, all tasks on faces",
+        **recipe_parts(partial(tables.passive, FACES, (3,), (3,))), claims=passive_claims,
     ),
     recipe(
         "9 reviews", "Passive attack for 3 to 20 clients (quick: 3), reviews",
@@ -62,7 +74,12 @@ RECIPES = (
     ),
     recipe(
         "Fig 2-4", "t-SNE of aggregate updates, and their similarity from round to round",
-        jobs=partial(jobs, tables.pictured, pictures=True), rows=tables.figure_rows,
+        jobs=partial(jobs, tables.pictured, pictures=True), rows=tables.figure_rows, claims=figure_claims,
+        charts=tables.figure_charts,
+    ),
+    recipe(
+        "own upload", "The adversary's own upload taken out of the aggregate, or left in it: not in the paper",
+        **recipe_parts(tables.compared), claims=own_claims,
     ),
     recipe(
         "beyond", "By cluster size, share of property data, and time: not in the paper",
@@ -70,7 +87,7 @@ RECIPES = (
     ),
     recipe(
         "App A", "Models obtained from Sattler's server by antiparallel newcomers, and property inference on them",
-        jobs=tables.siege_jobs, rows=tables.siege_rows, shares="",
+        jobs=tables.siege_jobs, rows=tables.siege_rows, shares="", takes=frozenset(),
         differs=f"{DIFFERS}. The paper prints no figures; here {acquisition.CLIENTS} clients in at most "
         f"{acquisition.CLUSTERS} clusters",
     ),

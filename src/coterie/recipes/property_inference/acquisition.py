@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
+from coterie.attacks.others import Rules
 from coterie.attacks.property import PassiveProperty
 from coterie.attacks.updates import Imitation, directions, magnitudes
 from coterie.data.auxiliary import Auxiliary
@@ -100,6 +101,7 @@ class Siege:
             imagine_every=self.size.imagine_every,
             others=self.size.others,
             each=self.size.each,
+            rules=Rules((1, CLIENTS + self.newcomers)),
         )
         truth = witness.property_truth(federation)
         guesses = attack.infer_by(view, auxiliary, self.rng.child("attack"), (magnitudes, directions))

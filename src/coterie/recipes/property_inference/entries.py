@@ -22,7 +22,7 @@ from coterie.run.jobs import Job, Result
 
 CHANCE = 0.5
 PLACEBO, ABSENT = "placebo", "absent"  # controls, as named values of a row
-MAIN_TASK = "main task AUC"
+MAIN_TASK, STEADINESS = "main task AUC", "steadiness"
 PUBLISHED, SIGNED = "published", "signed"  # features
 OVER_ALL, WITHIN = "over all", "within clusters"  # scorings
 
@@ -61,6 +61,7 @@ def label(key: Key) -> str:
     if defence is not None:
         named = {"none": " undefended", "DP-SGD": f" sigma {key['strength']:g}"}
         words += named.get(str(defence), f" {defence} {key['strength']:g}")
+    words += f", own upload {key['own']}" if "own" in key else ""
     words += ", signed features" if key.get("features") == SIGNED else ""
     words += ", within clusters" if key.get("scoring") == WITHIN else ""
     return words + (", main task" if key.get("measure") == MAIN_TASK else "")
@@ -74,25 +75,29 @@ def _beyond(key: Key) -> str:
 
 
 def chosen(entries: Entries, settings: Settings) -> list[Entry]:
-    return [entry for entry in entries(settings.scale) if settings.wants(entry.label)]
+    wanted = [entry for entry in entries(settings.scale) if settings.wants(entry.label)]
+    return [replace(entry, plan=replace(entry.plan, as_published=settings.as_published)) for entry in wanted]
 
 
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
 def job_key(settings: Settings, plan: Plan, pictures: bool, seed: int) -> str:
-    return f"{'data' if settings.data else 'drawn'}{'-pictured' if pictures else ''}/{plan.key}-seed{seed}"
+    cut = "" if settings.rounds is None else f"-{settings.rounds}rounds"
+    return f"{'data' if settings.data else 'drawn'}{'-pictured' if pictures else ''}/{plan.key}{cut}-seed{seed}"
 
 
 def jobs(entries: Entries, settings: Settings, pictures: bool = False) -> list[Job]:
     plans = {plan.key: plan for entry in chosen(entries, settings) for plan in entry.plans.values()}
-    shared = {"scale": settings.scale.value, "data": settings.folder, "pictures": pictures}
+    shared: dict[str, Any] = {"scale": settings.scale.value, "data": settings.folder, "pictures": pictures}
+    shared |= {} if settings.rounds is None else {"rounds": settings.rounds}
     return [
         Job(
             job_key(settings, plan, pictures, seed),
             attacked,
             {"plan": asdict(plan), "seed": seed, **shared},
             files_read(plan.task, settings),
+            resumes=True,
         )
         for plan in plans.values()
         for seed in settings.seeds
@@ -146,8 +151,8 @@ def scored(entry: Entry, settings: Settings, results: Mapping[str, Result], feat
     ours, runs = scores.pop("none"), found["none"]
     values = {**scores, **explained(ours, scores), "chance": Estimate.exactly(CHANCE)}
     as_published = (features, scoring) == (PUBLISHED, OVER_ALL)
-    if scoring == OVER_ALL:
-        values |= {MAIN_TASK: share(runs, named("main_auc"))} if runs else {}
+    if scoring == OVER_ALL and runs:
+        values |= {MAIN_TASK: share(runs, named("main_auc"))}
     key = entry.key.but(features=features, scoring=scoring)
     said = remarks(list(runs.values()), measure) if scoring == OVER_ALL else ""
     return Row(key, label(key), entry.published if as_published else None, ours, values, said or remark(ours))
@@ -175,6 +180,8 @@ def remarks(runs: Sequence[Result], measure: str) -> str:
         parts.append(
             f"at its best threshold right {right:.0%} (commoner answer {base:.0%}), accusations hold {holds:.0%}"
         )
+    each, most = (max(run["cost"][name] for run in runs) for name in ("a round", "peak memory, GiB"))
+    parts.append(f"{each:.2g} s a round, {most:.2g} GiB")
     if runs[0]["guarantee"]:
         parts.append(runs[0]["guarantee"]["statement"])
     return "; ".join(parts)

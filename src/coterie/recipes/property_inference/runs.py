@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from coterie.attacks.base import Suspicions
-from coterie.attacks.property import PassiveProperty, property_threat
+from coterie.attacks.others import Rules
+from coterie.attacks.property import Known, PassiveProperty, PropertyWatch, property_threat
 from coterie.attacks.property_active import ActiveProperty
 from coterie.attacks.updates import Imitation, directions, magnitudes
 from coterie.data.auxiliary import Auxiliary
@@ -17,11 +18,12 @@ from coterie.data.partition.property import Control, PropertySplit
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import require
+from coterie.flow.cohort import imitated
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.learn.sgd import Local
-from coterie.measure.aggregates import consecutive_cosines, pictured
+from coterie.measure.aggregates import Steadiness
 from coterie.measure.judge import YesNo, judge
 from coterie.measure.main_task import main_task_auc
 from coterie.measure.witness import Witness
@@ -29,11 +31,11 @@ from coterie.protocols.base import ModelTrainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.recipes.property_inference.tasks import REVIEWS, Detail, Task, task
+from coterie.recipes.property_inference.watched import ROUNDS_HELD, Watched
 from coterie.recipes.settings import Scale
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.tape import Tape
-from coterie.wire.view import View
 
 CLUSTERS = 2  # the paper never says how many
 CLIP = 1.0  # nor at what norm DP-SGD clips
@@ -53,6 +55,8 @@ class Plan:
     penalty: float = 0.0
     sigma: float = 0.0
     purity: float = 1.0  # the share of property data in the victim's property batches
+    keep_own: bool = False  # leave the adversary's own upload in what it looks at, to compare with
+    as_published: bool = False  # labels not matched, a plain random start, the choice on the training batch
 
     @property
     def key(self) -> str:
@@ -60,7 +64,9 @@ class Plan:
         parts += [f"gamma{self.gamma:g}"] if self.gamma is not None else []
         for name in ("dropout", "penalty", "sigma"):
             parts += [f"{name}{getattr(self, name):g}"] if getattr(self, name) else []
-        return "-".join(parts + ([f"purity{self.purity:g}"] if self.purity < 1 else []))
+        parts += [f"purity{self.purity:g}"] if self.purity < 1 else []
+        parts += ["own"] if self.keep_own else []
+        return "-".join(parts + (["published"] if self.as_published else []))
 
     @property
     def defence(self) -> Defence:
@@ -92,22 +98,33 @@ class Size:
 
 
 def size(scale: Scale, letter: str) -> Size:
-    """Quick: small pictures or short texts, a higher learning rate, a property batch every third round.
-
-    Not every other one: consecutive aggregates of a fast-learning model tend to oppose each other, and a schedule of
-    the same period takes that for the property.
+    """Quick: small pictures or short texts, a learning rate that is higher but stable, a property batch every third
+    round. Rounds that are not scored cost the attack nothing, so that there are many.
     """
     rate = {True: 0.05, False: 0.01}[letter in REVIEWS]  # the paper's Table 1
     if scale is Scale.PAPER:
         rounds = {True: 500, False: 5000}[letter in REVIEWS]
         return Size(Detail(None), 100, rounds - 100, 5, Local(1, None, 32, rate), 1, 6, 3)
-    fast = Local(1, None, 32, {True: 0.5, False: 0.1}[letter in REVIEWS])
+    fast = Local(1, None, 32, {True: 0.2, False: 0.02}[letter in REVIEWS])
     return Size(Detail(16, tokens=30, vocabulary=2000), 150, 120, 3, fast, 4, 4, 3)
 
 
-def attacked(plan: dict[str, Any], seed: int, scale: str, data: str | None, pictures: bool = False) -> Result:
-    """Train, attack, judge. ``pictures`` adds the coordinates of Figures 2 and 3."""
-    return Cell(Plan(**plan), size(Scale(scale), plan["task"]), Rng.seeded(seed)).run(data, pictures)
+def attacked(
+    plan: dict[str, Any],
+    seed: int,
+    scale: str,
+    data: str | None,
+    pictures: bool = False,
+    rounds: int | None = None,
+    kept_in: Path | None = None,
+) -> Result:
+    """Train, attack, judge. ``pictures`` adds the coordinates of Figures 2 and 3; ``rounds`` ends it earlier."""
+    whole = size(Scale(scale), plan["task"])
+    if rounds is not None:
+        fewest = whole.warmup + 2 * whole.every
+        require(rounds >= fewest, "rounds", rounds, f"must be at least {fewest}: {whole.warmup} of them are not scored")
+        whole = replace(whole, scored=rounds - whole.warmup)
+    return Cell(Plan(**plan), whole, Rng.seeded(seed)).run(data, pictures, kept_in)
 
 
 @dataclass(frozen=True)
@@ -116,27 +133,46 @@ class Cell:
     size: Size
     rng: Rng
 
-    def run(self, data: str | None, pictures: bool) -> Result:
+    def run(self, data: str | None, pictures: bool = False, kept_in: Path | None = None) -> Result:
         chosen = task(self.plan.task, data, self.size.detail, self.rng.child("data"))
         split = self.split(chosen)
         federation = split.split(chosen.examples, self.rng.child("partition"))
         attack = self.attack(chosen, split.auxiliary(federation))
-        start = time.perf_counter()
-        view, witness, utility = self.train(chosen, federation, attack)
-        trained = time.perf_counter()
-        ways = (magnitudes, directions)
-        guesses = attack.infer_by(view, split.auxiliary(federation), self.rng.child("attack"), ways)
-        inferred = time.perf_counter()
+        watched = self.watched(chosen, federation, attack, pictures, kept_in)
+        with watched.ring as ring:
+            utility = main_task_auc(ring, watched.run())
+        truth, guesses = watched.witness.property_truth(federation), watched.guesses()
+        plane = {"pictures": watched.steadiness.picture(truth, self.rng)} if pictures else {}
         return {
             "task": chosen.words,
             "main_auc": utility,
-            **self.judged(guesses, witness.property_truth(federation)),
-            "observations": observations(guesses, witness, federation),
-            "cosines": consecutive_cosines(view, self.size.warmup),
+            **self.judged(guesses, truth),
+            "observations": observations(guesses, watched.witness, federation),
+            "cosines": watched.steadiness.cosines,
             "guarantee": self.guarantee(federation),
-            "seconds": {"training": trained - start, "attack": inferred - trained},
-            **({"pictures": pictured(view, witness, federation, self.size.warmup, self.rng)} if pictures else {}),
+            "cost": watched.cost,
+            **plane,
         }
+
+    def watched(
+        self, chosen: Task, federation: Federation, attack: PassiveProperty, pictures: bool, kept_in: Path | None
+    ) -> Watched:
+        tape, witness = Tape([attack.threat], keep=ROUNDS_HELD), Witness()
+        insiders = [attack] if isinstance(attack, ActiveProperty) else []
+        ring = Ring(
+            self.protocol,
+            federation,
+            chosen.model,
+            self.plan.defence,
+            Roots.same(self.rng),
+            tape,
+            insiders,
+            witness,
+            processes=0,
+        )
+        known = Known.of(self.split(chosen).auxiliary(federation))
+        watch = PropertyWatch(attack, known, self.rng.child("attack"), (magnitudes, directions))
+        return Watched(ring, tape, watch, Steadiness(self.size.warmup, pictures), witness, kept_in)
 
     def split(self, chosen: Task) -> PropertySplit:
         return PropertySplit(
@@ -146,6 +182,7 @@ class Cell:
             every=self.size.every,
             warmup=self.size.warmup,
             purity=self.plan.purity,
+            matched=not self.plan.as_published,
             control=Control(self.plan.control),
         )
 
@@ -159,41 +196,35 @@ class Cell:
         rounds = self.size.warmup + self.size.scored + 1
         if self.plan.method == "FL":
             return FedAvg(rounds, self.local, weighting="equal")
-        batch = self.local.batch_size  # the paper's clients choose by the loss on the current batch
-        return Ifca(rounds, self.local, weighting="equal", clusters=CLUSTERS, choose_on=batch)
+        batch = self.local.batch_size  # the paper's clients choose by the loss on the current batch; here on another
+        plain = self.plan.as_published
+        return Ifca(
+            rounds,
+            self.local,
+            weighting="equal",
+            clusters=CLUSTERS,
+            candidates=0 if plain else Ifca.candidates,
+            choose_on=batch,
+            choose_on_batch=plain and not self.local.poisson,
+        )
 
     def attack(self, chosen: Task, auxiliary: Auxiliary) -> PassiveProperty:
-        model = chosen.model.with_dropout(self.plan.dropout) if self.plan.dropout else chosen.model
-        clip = CLIP if self.plan.sigma else None
+        guard = self.plan.defence.client
+        model = chosen.model.with_dropout(guard.dropout) if guard.dropout else chosen.model
         settings: dict[str, Any] = {
-            "imitation": Imitation(model, self.size.local, clip, self.plan.sigma),
+            "imitation": Imitation(model, self.size.local, guard.example_clip, imitated(guard)),
             "threat": property_threat(PropertySplit.attacker),
             "warmup": self.size.warmup,
             "imagine_every": self.size.imagine_every,
-            "others": max(self.size.others, min(self.plan.clients, 6) - 1),
+            "others": max(self.size.others, self.plan.clients - 2),
             "each": self.size.each,
-            "sizes": (2, max(2, min(self.plan.clients, 6))),
+            "rules": Rules.of(self.plan.clients, self.protocol.slots),
+            "keep_own": self.plan.keep_own,
+            "skew": None if self.plan.as_published else PassiveProperty.skew,
         }
         if self.plan.gamma is None:
             return PassiveProperty(**settings)
         return ActiveProperty(**settings, data=auxiliary, gamma=self.plan.gamma)
-
-    def train(self, chosen: Task, federation: Federation, attack: PassiveProperty) -> tuple[View, Witness, float]:
-        witness = Witness()
-        ring = Ring(
-            self.protocol,
-            federation,
-            chosen.model,
-            self.plan.defence,
-            Roots.same(self.rng),
-            Tape([attack.threat]),
-            [attack] if isinstance(attack, ActiveProperty) else [],
-            witness,
-            processes=0,
-        )
-        with ring:
-            state = ring.run()
-            return ring.view(attack.threat), witness, main_task_auc(ring, state)
 
     def judged(self, guesses: Sequence[Suspicions], truth: YesNo) -> Result:
         """AUC over all observations, as published, and within clusters; by published features and by signed ones."""

@@ -7,12 +7,14 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.measure.findings import Chart, Series
 from coterie.measure.judge import stratified_auc
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import of_seeds
@@ -22,6 +24,7 @@ from coterie.recipes.property_inference.entries import (
     ABSENT,
     MAIN_TASK,
     PLACEBO,
+    STEADINESS,
     Entry,
     chosen,
     files_read,
@@ -39,6 +42,9 @@ from coterie.run.jobs import Job, Result
 METHODS = ("FL", "CFL")
 FACES, REVIEWS, ALL = "ABC", "DE", "ABCDE"
 PUBLISHED_CLIENTS = (5, 10, 15, 20)
+QUICK_CLIENTS = (3, 5, 10, 20)
+CONTROLLED = 5  # clients up to which a quick table has controls
+OUT, LEFT_IN = "taken out", "left in"
 
 
 def beside(clients: int) -> int:
@@ -60,6 +66,7 @@ def key_of(task: str, method: str, clients: int, **more: str | float) -> Key:
 def passive(
     tasks: str, quick: Sequence[int], paper: Sequence[int], scale: Scale, quick_tasks: str | None = None
 ) -> list[Entry]:
+    """Quick: controls for the smallest federations, which cost least and of which most shows."""
     if quick_tasks is not None and scale is Scale.QUICK:
         tasks = quick_tasks
     return [
@@ -67,6 +74,7 @@ def passive(
             key_of(task, method, clients),
             published.PASSIVE[clients][2 * ALL.index(task) + METHODS.index(method)],
             Plan(task, method, clients),
+            controls=scale is Scale.PAPER or clients <= CONTROLLED,
         )
         for clients in many(scale, quick, paper)
         for task in tasks
@@ -80,14 +88,14 @@ def passive(
 def active(scale: Scale) -> list[Entry]:
     """The passive attack stands beside the active ones, to be compared with them. A gamma of 0 is the passive one."""
     entries = []
-    for clients in many(scale, (3,), PUBLISHED_CLIENTS):
+    for clients in many(scale, (3, 5), PUBLISHED_CLIENTS):
         for task in "C" if scale is Scale.QUICK else FACES:
             printed = published.ACTIVE[beside(clients)][3 * FACES.index(task) :]
             for number, method in enumerate(METHODS):
                 quiet = key_of(task, method, clients, attack="passive", gamma=0.0)
-                entries.append(Entry(quiet, None, Plan(task, method, clients), controls=False))
+                entries.append(Entry(quiet, None, Plan(task, method, clients)))
                 loud = key_of(task, method, clients, attack="active", gamma=1.0)
-                entries.append(Entry(loud, printed[number], Plan(task, method, clients, gamma=1.0)))
+                entries.append(Entry(loud, printed[number], Plan(task, method, clients, gamma=1.0), method == "CFL"))
             for gamma in (5.0, 10.0):
                 scaled = key_of(task, "CFL", clients, attack="scaled", gamma=gamma)
                 plan = Plan(task, "CFL", clients, gamma=gamma)
@@ -95,12 +103,23 @@ def active(scale: Scale) -> list[Entry]:
     return entries
 
 
+def compared(scale: Scale) -> list[Entry]:
+    """With the own upload taken out of the aggregate, and with it left in: the passive attack and the scaled-up one."""
+    return [
+        Entry(key_of("C", method, clients, attack=attack, gamma=gamma or 0.0, own=own), None, plan, controls=False)
+        for clients in many(scale, (3, 5), (5, 10))
+        for method, attack, gamma in (("FL", "passive", None), ("CFL", "passive", None), ("CFL", "scaled", 5.0))
+        for own in (OUT, LEFT_IN)
+        for plan in (Plan("C", method, clients, gamma=gamma, keep_own=own == LEFT_IN),)
+    ]
+
+
 def regularised(attacked: bool, scale: Scale) -> list[Entry]:
     """Under the passive attack, or under the scaled-up one."""
     source = published.ACTIVE_REGULARISED if attacked else published.PASSIVE_REGULARISED
     gamma = 5.0 if attacked else None
     entries = []
-    for clients in many(scale, (3,), PUBLISHED_CLIENTS):
+    for clients in many(scale, (5,), PUBLISHED_CLIENTS):
         for task in "C" if scale is Scale.QUICK else FACES:
             at = 3 * FACES.index(task)
             bare = key_of(task, "CFL", clients, defence="none", strength=0.0)
@@ -119,7 +138,7 @@ def regularised(attacked: bool, scale: Scale) -> list[Entry]:
 
 
 def private(scale: Scale) -> list[Entry]:
-    """Quick: a clustered federation at sigma 0.5 with controls and the active attack; beside it, 0.2 and FL without."""
+    """Every attack under DP-SGD. Quick: 3 clients, controls at sigma 0.5 on CFL, and on FL the passive attack alone."""
     quick = scale is Scale.QUICK
     entries = []
     for clients in many(scale, (3,), PUBLISHED_CLIENTS):
@@ -128,17 +147,16 @@ def private(scale: Scale) -> list[Entry]:
                 at = 2 * FACES.index(task) + METHODS.index(method)
                 entries.append(Entry(private_key(task, method, clients), None, Plan(task, method, clients), False))
                 for sigma, table in published.UNDER_DP.items():
-                    main = method == "CFL" and sigma == 0.5
                     if quick and method == "FL" and sigma != 0.5:
                         continue
                     printed = table[beside(clients)]
                     key, plan = private_key(task, method, clients, sigma), Plan(task, method, clients, sigma=sigma)
-                    entries.append(Entry(key, printed[at], plan, main or not quick))
-                    if quick and not main:
+                    entries.append(Entry(key, printed[at], plan, not quick or (method == "CFL" and sigma == 0.5)))
+                    if quick and method == "FL":
                         continue
-                    key = key.but(attack="active", gamma=1.0)
-                    plan = Plan(task, method, clients, gamma=1.0, sigma=sigma)
-                    entries.append(Entry(key, printed[6 + at], plan, False))
+                    for attack, gamma, value in (("active", 1.0, printed[6 + at]), ("scaled", 5.0, None)):
+                        loud = key.but(attack=attack, gamma=gamma)
+                        entries.append(Entry(loud, value, replace(plan, gamma=gamma), False))
     return entries
 
 
@@ -173,8 +191,47 @@ def pictured(scale: Scale) -> list[Entry]:
     ]
 
 
+def figure_charts(settings: Settings, results: Mapping[str, Result]) -> list[Chart]:
+    """Figures 2 to 4, of the first seed that was run."""
+    found = []
+    for entry in chosen(pictured, settings):
+        runs = runs_of(settings, results, entry.plan, pictures=True)
+        if not runs:
+            continue
+        run = runs[min(runs)]
+        plane, number = run["pictures"], "2" if entry.plan.task == "C" else "3"
+        found.append(
+            Chart(
+                f"Figure {number}: {entry.label}",
+                "Aggregate updates by t-SNE, one point a round and cluster.",
+                "first coordinate",
+                "second coordinate",
+                [
+                    Series(name, *(_where(plane[axis], plane["has"], wanted) for axis in "xy"))
+                    for name, wanted in (("without the property", 0), ("with the property", 1))
+                ],
+                kind="scatter",
+            )
+        )
+        found.append(
+            Chart(
+                f"Figure 4: {entry.label}",
+                "The cosine of each aggregate with the one before it.",
+                "aggregate",
+                "cosine",
+                [Series(f"cluster {slot}", list(range(len(of))), of) for slot, of in run["cosines"].items()],
+                reference=("unrelated", 0.0),
+            )
+        )
+    return found
+
+
+def _where(values: Sequence[float], has: Sequence[int], wanted: int) -> list[float]:
+    return [value for value, one in zip(values, has, strict=True) if one == wanted]
+
+
 def figure_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
-    """The coordinates for Figures 2 and 3 are in the stored results; here is what can be said in numbers."""
+    """What can be said of the figures in numbers."""
     table = []
     for entry in chosen(pictured, settings):
         runs = runs_of(settings, results, entry.plan, pictures=True)
@@ -183,10 +240,18 @@ def figure_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
         told = share(runs, lambda run: float(run["pictures"]["neighbour_auc"]))
         key, words = entry.key.but(measure="neighbours"), f"{entry.label}, neighbours tell the property"
         table.append(Row(key, words, None, told, note="Figures 2 and 3 as an AUC"))
+        table.append(_steadiness(entry, runs))
         for slot in sorted({slot for run in runs.values() for slot in run["cosines"]}):
             here = {seed: run for seed, run in runs.items() if slot in run["cosines"]}
             table += _cosines(entry, slot, here)
     return table
+
+
+def _steadiness(entry: Entry, runs: Mapping[int, Result]) -> Row:
+    """Over all clusters, so that FL and CFL can be compared: which cluster has which number is chance."""
+    means = {seed: float(np.mean([one for of in run["cosines"].values() for one in of])) for seed, run in runs.items()}
+    key, words = entry.key.but(measure=STEADINESS), f"{entry.label}, cosine of consecutive aggregates"
+    return Row(key, words, None, Estimate.over(means, -1.0, 1.0), note="Section 4.4, mean over clusters")
 
 
 def _cosines(entry: Entry, slot: str, runs: Mapping[int, Result]) -> list[Row]:
@@ -198,12 +263,12 @@ def _cosines(entry: Entry, slot: str, runs: Mapping[int, Result]) -> list[Row]:
     key = entry.key.but(cluster=slot)
 
     def over(summary: Callable[[Sequence[float]], Any]) -> Estimate:
-        return share(runs, lambda run: float(summary(run["cosines"][slot])))
+        return Estimate.over({seed: float(summary(run["cosines"][slot])) for seed, run in runs.items()}, -1.0, 1.0)
 
     return [
         Row(
             key.but(measure="cosine"),
-            f"{words}, cosine of consecutive aggregates",
+            f"{words}, cosine in Figure 4",
             mean,
             over(np.mean),
             note="Figure 4, mean",
