@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 from tests.attacks.federations import LOCAL, MODEL, marked_examples
-from tests.laws.members import CENTRES, MEMBERS
+from tests.laws.members import CENTRES, MEMBERS, by_columns
 from tests.ring import Play, blobs, play
 
 from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
 from coterie.attacks.base import Attack
+from coterie.attacks.distance_geometry import RECORD, DistanceGeometry, Seen
 from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
 from coterie.attacks.profiling import IdentityProfiling, SensitivityProfiling
 from coterie.attacks.property import PassiveProperty, property_threat
@@ -27,12 +28,14 @@ from coterie.data.partition.property import PropertySplit
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
+from coterie.flow.simulate import AnyFederation
 from coterie.learn.clusters.lloyd import Points
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.protocols.clusterings.vertical_kmeans import VerticalKMeans
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
@@ -50,7 +53,7 @@ class Raid:
 
     attack: Attack[Any]
     protocol: Protocol[Any]
-    federation: Federation
+    federation: AnyFederation
     model: Model | None = None
     defence: Defence = field(default_factory=Defence)
     auxiliary: Auxiliary = field(default_factory=Auxiliary)
@@ -87,6 +90,9 @@ def raids() -> Mapping[str, Raid]:
     known_records = {REST: first.take(torch.arange(1, len(first))), OTHERS: rows.examples.take(rows.train.rows[12:])}
     shadows = POINTS[:6].reshape(2, 3, 4)
     averaging = FedAvg(rounds=9, local=LOCAL)
+    apart = by_columns()
+    twenty = apart.examples.take(torch.arange(20))
+    aligned = Auxiliary(replace(twenty, tags={RECORD: torch.arange(20)}))
     return {
         "passive property": Raid(
             PassiveProperty(imitation, ours, warmup=4, trees=10), averaging, marked, MODEL, auxiliary=known
@@ -110,6 +116,10 @@ def raids() -> Mapping[str, Raid]:
             RecordReconstruction(0), LLOYD, rows, auxiliary=Auxiliary(parts=known_records), poorer=(ONE_CLIENT,)
         ),
         "client reconstruction": Raid(ClientReconstruction(0), LLOYD, rows, poorer=(ONE_CLIENT,)),
+        "distance geometry, totals": Raid(DistanceGeometry(), VerticalKMeans(3), apart, auxiliary=aligned),
+        "distance geometry, a party": Raid(
+            DistanceGeometry(Seen.PARTY, 0), VerticalKMeans(3), apart, auxiliary=aligned, poorer=(ONE_CLIENT,)
+        ),
         "cost test": Raid(CostTest(POINTS[0]), LLOYD, rows),
         "shadow test": Raid(ShadowTest(POINTS[0], shadows, shadows + 1), LLOYD, rows),
         "sums test": Raid(

@@ -15,6 +15,8 @@ from coterie.defences.mingling.defence import Mingling
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
+from coterie.defences.randomised_response.mechanisms import generalised, piecewise
 from coterie.defences.regularise import L2, Dropout
 from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.flow.guard import Defence
@@ -57,6 +59,10 @@ DEFENCES = {
         lambda on: DistributedNoise(NONE(on), clients=7, colluders=1, masks=PairwiseMasks()),
         to_the_grid=True,
     ),
+    "randomised response": Shield(
+        lambda _: RandomisedResponse(generalised(1.0, 16), bound=40.0), lambda _: RandomisedResponse()
+    ),
+    "perturb once": Shield(lambda _: PerturbOnce(piecewise(1.0), -6.0, 6.0), lambda _: PerturbOnce()),
     "secure sums": Shield(lambda _: SecureSums(), lambda _: SecureSums(), to_the_grid=True),
     "mingling": Shield(
         lambda _: Mingling(threshold=1, exact=False, cipher=MockCipher()),

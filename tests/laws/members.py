@@ -1,6 +1,7 @@
 """Every protocol, each on a federation that brings its special cases about: one line a member.
 
-The federation has clients of unequal size, one without data and one that joins in the third round.
+The federation by rows has clients of unequal size, one without data and one that joins in the third round; the one by
+columns has parties of unequal width.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import pytest
 import torch
 from tests.ring import blobs
 
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, VerticalFederation
+from coterie.data.partition.features import Vertical
 from coterie.flow.protocol import Protocol
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
@@ -22,12 +24,14 @@ from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.kfed import KFed
+from coterie.protocols.clusterings.vertical_kmeans import Fusion, Start, VerticalKMeans
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca
 from coterie.protocols.sattler import Sattler
+from coterie.rng import Rng
 
 EMPTY, LATE = 2, 7  # the client without data, and the one that joins in round 2
 SMALL = Dense((4, 6, 3))
@@ -37,10 +41,15 @@ def uneven() -> Federation:
     return blobs((12, 9, 0, 12, 5, 12, 7, 10), joins=[0] * 7 + [2])
 
 
+def by_columns() -> VerticalFederation:
+    examples = blobs((30, 34), features=7).examples
+    return Vertical(columns=((3,), (0, 1), (2, 4, 5, 6))).split(examples, Rng.seeded(0))
+
+
 @dataclass(frozen=True)
 class Member:
     protocol: Protocol[Any]
-    federation: Callable[[], Federation] = uneven
+    federation: Callable[[], Any] = uneven  # by rows or by columns
     model: Model | None = SMALL
     random: bool = True  # whether the seed matters
 
@@ -84,7 +93,17 @@ CLUSTERERS = {
     "feddp k-means, clients": Member(FedDPKMeans(3, Level.CLIENT, server_data=SERVER_DATA, steps=2), model=None),
 }
 
-MEMBERS = TRAINERS | CLUSTERERS
+VERTICAL = {
+    "vertical k-means": Member(VerticalKMeans(3, steps=4), by_columns, None),
+    "vertical k-means, roots, records": Member(
+        VerticalKMeans(3, steps=4, fusion=Fusion.ROOTS, start_on=Start.RECORDS), by_columns, None
+    ),
+    "vertical k-means, random start": Member(VerticalKMeans(3, steps=4, start_on=Start.RANDOM), by_columns, None),
+}
+
+BY_ROWS = TRAINERS | CLUSTERERS
+MEMBERS = BY_ROWS | VERTICAL
 
 every_member = pytest.mark.parametrize("member", MEMBERS.values(), ids=MEMBERS.keys())
+every_member_by_rows = pytest.mark.parametrize("member", BY_ROWS.values(), ids=BY_ROWS.keys())
 every_trainer = pytest.mark.parametrize("member", TRAINERS.values(), ids=TRAINERS.keys())

@@ -15,7 +15,7 @@ from coterie.data.federation import Federation
 from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
 from coterie.privacy.accounting import dpsgd_events, epsilon_of
-from coterie.privacy.guarantee import RunFacts
+from coterie.privacy.guarantee import Neighbours, RunFacts
 
 DELTA = 1e-5
 
@@ -28,7 +28,8 @@ def facts(protocol: Any, federation: Federation) -> RunFacts:
 
 def everybody_there(member: Member) -> Federation:
     """Nobody joins late: a forecast is for those who take part in every round."""
-    return replace(member.federation(), joins=None)
+    federation: Federation = member.federation()
+    return replace(federation, joins=None)
 
 
 def spent_and_forecast(protocol: Any, federation: Federation, member: Member, defence: Defence) -> tuple[float, float]:
@@ -48,6 +49,20 @@ def test_dpsgd_spends_what_it_forecasts(member: Member) -> None:
     assert 0 < spent <= forecast * (1 + 1e-6)
     if protocol.participation == 1 and protocol.placements == 0:
         assert spent == pytest.approx(forecast, rel=1e-3)
+
+
+RESPONSES = {name: pair for name, pair in PAIRS.items() if name.startswith(("randomised response", "perturb once"))}
+
+
+@pytest.mark.parametrize(("shield", "member"), RESPONSES.values(), ids=RESPONSES.keys())
+def test_responses_spend_what_they_forecast(shield: Shield, member: Member) -> None:
+    """Without a delta, and for replaced records. Steps that are not taken, because nothing moves, are not paid for."""
+    defence, federation = shield.active(member.protocol), member.federation()
+    spent = play(member.protocol, federation, None, defence=defence).ring.ledger.epsilon(0.0, Neighbours.REPLACE)
+    forecast = epsilon_of(defence.events(facts(member.protocol, federation)), 0.0, Neighbours.REPLACE)
+    assert 0 < spent <= forecast * (1 + 1e-9)
+    if "perturb once" in type(defence).__name__.lower():
+        assert spent == pytest.approx(forecast)
 
 
 SUMS = {name: pair for name, pair in PAIRS.items() if "noise" in name}
@@ -72,7 +87,8 @@ def test_a_claim_is_finite_only_with_noise_and_bounds(shield: Shield, member: Me
     said = shield.active(protocol).guarantee(run)
     if said is not None and said.proven:
         assert math.isfinite(said.epsilon)
-        assert said.epsilon == pytest.approx(epsilon_of(shield.active(protocol).events(run), run.delta))
+        events = shield.active(protocol).events(run)
+        assert said.epsilon == pytest.approx(epsilon_of(events, said.delta, said.neighbours))
 
 
 def test_a_release_without_noise_costs_infinity() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.laws.members import EMPTY, LATE, Member, every_member, every_trainer
+from tests.laws.members import EMPTY, LATE, VERTICAL, Member, every_member_by_rows, every_trainer
 from tests.ring import blobs, play
 
 from coterie.data.federation import Shards
@@ -16,6 +16,7 @@ from coterie.learn.models.bundled import Cnn, Gru
 from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.utility import evaluate
+from coterie.protocols.clusterings.vertical_kmeans import VerticalKMeans
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
@@ -25,7 +26,7 @@ from coterie.protocols.sattler import Sattler
 from coterie.wire.messages import TRAIN
 
 
-@every_member
+@every_member_by_rows
 def test_a_client_without_data_is_never_asked(member: Member) -> None:
     done = play(member.protocol, member.federation(), member.model)
     assert all(EMPTY not in ask.clients for ask in done.asks)
@@ -34,14 +35,14 @@ def test_a_client_without_data_is_never_asked(member: Member) -> None:
     assert not scores.accuracy.isnan().any()
 
 
-@every_member
+@every_member_by_rows
 def test_a_client_is_not_asked_before_it_joins(member: Member) -> None:
     done = play(member.protocol, member.federation(), member.model)
     assert all(LATE not in ask.clients for ask in done.asks if ask.round < 2)
     assert done.state.round < 2 or any(LATE in ask.clients for ask in done.asks)
 
 
-@every_member
+@every_member_by_rows
 def test_one_client_is_a_federation(member: Member) -> None:
     if isinstance(member.protocol, CosineKMeans):
         with pytest.raises(InvalidInput, match="clusters=2 is more than the 1 clients; use fewer clusters"):
@@ -51,14 +52,14 @@ def test_one_client_is_a_federation(member: Member) -> None:
     assert all(torch.isfinite(leaf).all() for leaf in member.protocol.result(done.state).values.values())
 
 
-@every_member
+@every_member_by_rows
 def test_a_client_that_never_answers_is_left_out(member: Member) -> None:
     done = play(member.protocol, member.federation(), member.model, lost=lambda asked: [1])
     assert all(torch.isfinite(leaf).all() for leaf in member.protocol.result(done.state).values.values())
     assert done.state.round == play(member.protocol, member.federation(), member.model).state.round
 
 
-@every_member
+@every_member_by_rows
 def test_a_round_that_nobody_answers(member: Member) -> None:
     """A trainer stays as it was and goes on; a clustering has nothing to go on with, and says so."""
     protocol, silent = member.protocol, range(8)
@@ -73,7 +74,33 @@ def test_a_round_that_nobody_answers(member: Member) -> None:
         assert all(torch.equal(leaf, asked[0].published.values[name]) for name, leaf in ask.published.values.items())
 
 
-@every_member
+every_vertical = pytest.mark.parametrize("member", VERTICAL.values(), ids=VERTICAL.keys())
+
+
+@every_vertical
+def test_a_party_that_stops_answering_stops_the_run_and_loses_nothing(member: Member) -> None:
+    """Its columns are missing from every distance; when it is back the run goes on from the request that failed."""
+    whole = play(member.protocol, member.federation(), member.model)
+    last = whole.asks[-2].round  # the one before the result
+    with pytest.raises(InvalidInput, match=rf"in round {last}=2 leave nothing to add up: all 3 parties must answer"):
+        play(member.protocol, member.federation(), None, lost=lambda asked: [1] if asked.round == last else [])
+    resumed = play(member.protocol, member.federation(), None, state=whole.states[-2], memory=whole.memories[-2])
+    assert resumed.bytes == whole.bytes
+
+
+@every_vertical
+def test_nobody_answers_a_vertical_clustering(member: Member) -> None:
+    with pytest.raises(InvalidInput, match=r"answers to '(seed|distances)' in round 0=0 leave nothing to"):
+        play(member.protocol, member.federation(), None, lost=lambda asked: range(3))
+
+
+@every_vertical
+def test_rows_have_no_columns_to_add_up(member: Member) -> None:
+    with pytest.raises(InvalidInput, match="needs parties with columns; split it by columns"):
+        play(member.protocol, blobs([9, 9]), None)
+
+
+@every_member_by_rows
 def test_nobody_in_the_first_round(member: Member) -> None:
     with pytest.raises(InvalidInput, match="clients in round 0=0 must be at least 1; let someone"):
         play(member.protocol, blobs([9, 9], joins=[1, 1]), member.model)
@@ -113,6 +140,8 @@ BAD = [
     (lambda: Sattler(most=0), "most=0 must be at least 1"),
     (lambda: CosineKMeans(clusters=0), "clusters=0 must be at least 1"),
     (lambda: CosineKMeans(warmup=-1), "warmup=-1 must be at least 0"),
+    (lambda: VerticalKMeans(0), "clusters=0 must be at least 1"),
+    (lambda: VerticalKMeans(3, steps=0), "steps=0 must be at least 1"),
     (lambda: Local(steps=0), "steps=0 must be at least 1"),
     (lambda: Local(epochs=0), "epochs=0 must be at least 1, or None for steps"),
     (lambda: Local(batch_size=0), "batch_size=0 must be at least 1"),

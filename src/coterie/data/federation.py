@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -179,6 +180,17 @@ class VerticalFederation:
     examples: Examples
     columns: tuple[Tensor, ...]  # a party's columns of the flattened examples
 
+    def __post_init__(self) -> None:
+        require(len(self.columns) > 0, "parties", 0, "must be at least 1")
+        features = self.examples.x[0].numel()
+        for party, own in enumerate(self.columns):
+            require(len(own) > 0, f"columns of party {party}", [], "must be at least one; leave that party out")
+            inside = int(own.min()) >= 0 and int(own.max()) < features
+            require(inside, f"columns of party {party}", own.tolist()[:5], f"must lie in 0..{features - 1}")
+        named = torch.cat(self.columns)
+        twice = named.unique(return_counts=True)[1].max()
+        require(int(twice) == 1, "columns", named.tolist()[:10], "must not give one column to two parties")
+
     @property
     def clients(self) -> int:
         return len(self.columns)
@@ -188,7 +200,17 @@ class VerticalFederation:
         """(parties,): how many records each has: all of them."""
         return torch.full((self.clients,), len(self.examples))
 
+    @cached_property
+    def parts(self) -> tuple[Tensor, ...]:
+        """Each (examples, columns of the party), laid out as the party itself would have them: read in every round."""
+        x = self.examples.x.reshape(len(self.examples), -1)
+        return tuple(x.index_select(1, own) for own in self.columns)
+
     def part(self, party: int) -> Tensor:
         """(examples, columns of the party)"""
         require(0 <= party < self.clients, "party", party, f"must be 0 to {self.clients - 1}")
-        return self.examples.x.reshape(len(self.examples), -1)[:, self.columns[party]]
+        return self.parts[party]
+
+    def describe(self) -> str:
+        widths = ", ".join(str(len(own)) for own in self.columns)
+        return f"{self.examples.name}: {self.clients} parties with {widths} columns of {len(self.examples)} records"

@@ -1,7 +1,7 @@
 """The places where a defence may act, and the defence as its two halves, because two parties hold them.
 
-``receive``, ``gradient`` and ``contribute`` are the client's; ``collect``, ``aggregate``, ``release`` and ``publish``
-are the server's. The base classes are the identity: an undefended federation runs with them.
+``receive``, ``columns``, ``gradient`` and ``contribute`` are the client's; ``collect``, ``aggregate``, ``release`` and
+``publish`` are the server's. The base classes are the identity: an undefended federation runs with them.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ class ClientGuard:
     def receive(self, published: Published, turn: Turn) -> Published:
         """What was published, opened. All clients open it in the same way, so that in a simulation it is done once."""
         return published
+
+    def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
+        """What parties that hold columns compute with, (records, own columns) each, in place of the columns."""
+        return cohort.columns
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
         """Called in each local step with leaves (clients, ...)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic
 
@@ -69,6 +69,7 @@ class Server:
     model: Model | None = None  # clusterings have none
     ledger: Ledger = field(default_factory=Ledger)
     metrics: Metrics = field(default_factory=Metrics)
+    opened: Callable[[Ask[Any], Sums], None] | None = None  # is told the sums that were sealed on their way
 
     @property
     def rng(self) -> Rng:
@@ -95,6 +96,8 @@ class Server:
         """The sums over the clients' answers, by whatever conversation the guard needs; empty if nobody's counts."""
         turn = self.turn(ask.round, ask.kind)
         sums = yield from self.guard.collect(ask, turn)
+        if self.opened is not None and sums.values:
+            self.opened(ask, sums)
         return sums if sums.empty else self.guard.release(sums, turn)
 
     def add_up(self, sent: Contributions, round: int, kind: Kind = TRAIN) -> Sums:
@@ -111,6 +114,7 @@ class Protocol(ABC, Generic[State]):
     """
 
     trains: ClassVar[bool] = False  # whether clients train a model by gradients
+    tells_records: ClassVar[str] = ""  # the leaf of its answers with numbers of single records; empty: there is none
 
     @property
     def models_a_round(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from coterie.data.federation import VerticalFederation
 from coterie.errors import InvalidInput
 from coterie.flow.adversary import Adversary, Seats
-from coterie.flow.ask import Ask, State
+from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.drive import Transport, drive
@@ -22,12 +22,13 @@ from coterie.flow.turn import Metrics, Roots, Turn
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params
 from coterie.privacy.ledger import Ledger
-from coterie.wire.messages import Down, Kind, Published
+from coterie.wire.messages import Contributions, Down, Kind, Published, Up
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 from coterie.wire.view import ThreatModel, View
 
 EVALUATE = Kind("evaluate")
+THE_SERVER = -1  # where a message comes from that never travelled
 
 
 @dataclass
@@ -67,6 +68,7 @@ class Ring(Generic[State]):
             self.model,
             self.ledger,
             self.metrics,
+            self._note_opened if self.tape is not None and self.defence.seals and self.protocol.tells_records else None,
         )
         self.clients = Simulator(
             ClientSide(
@@ -135,6 +137,14 @@ class Ring(Generic[State]):
             raise InvalidInput("tape=None: nothing was recorded; give the ring a tape made for this threat model")
         there = any(client in threat.clients for client in range(self.federation.clients))
         return self.tape.view(threat, self.defence.keys, self._opened if there or threat.keys else None)
+
+    def _note_opened(self, ask: Ask[State], sums: Sums) -> None:
+        """Numbers of single records that the server's guard has opened are what the server sees: on the tape, too."""
+        assert self.tape is not None
+        slots = len(sums.weights)
+        values = {name: leaf.unsqueeze(0) for name, leaf in sums.values.items()}
+        seen = Contributions(torch.tensor([THE_SERVER]), values, torch.ones(1), torch.ones(1, slots))
+        self.tape.record(Up(replace(ask.kind, part="opened"), ask.round, seen))
 
     def _opened(self, published: Published) -> Published:
         return self.clients.side.guard.receive(published, Turn(0, self.clients.roots, EVALUATE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
@@ -35,6 +35,11 @@ class StackedClient(ClientGuard):
 
     def receive(self, published: Published, turn: Turn) -> Published:
         return reduce(lambda found, guard: guard.receive(found, turn), reversed(self.guards), published)
+
+    def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
+        for guard in self.guards:
+            cohort = replace(cohort, columns=guard.columns(cohort))
+        return cohort.columns
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
         return reduce(lambda found, guard: guard.gradient(dict(found), params, step), self.guards, grads)

@@ -219,6 +219,21 @@ def dpsgd_events(sample_rate: float, noise_multiplier: float, steps: int) -> lis
     return [dp_accounting.SelfComposedDpEvent(step, steps)] if steps else []
 
 
+def pure_events(epsilon: float, times: int) -> list[DpEvent]:
+    """So many answers of a mechanism that is (epsilon, 0)-DP under replacement.
+
+    Whatever it is, randomised response over two values with the same epsilon tells at least as much (Kairouz, Oh and
+    Viswanath 2015), so that is what is priced.
+    """
+    require(epsilon >= 0, "epsilon", epsilon, "must not be negative")
+    if times == 0:
+        return []
+    if math.isinf(epsilon):
+        return [GaussianDpEvent(0)]
+    answer = dp_accounting.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
+    return [dp_accounting.SelfComposedDpEvent(answer, times)]
+
+
 def require_budget(epsilon: float, delta: float) -> None:
     require(epsilon > 0, "epsilon", epsilon, "must be positive; to switch privacy off, pass epsilon=math.inf")
     require(0 < delta < 1, "delta", delta, "must lie in (0, 1); 1e-6 is usual, and below 1/units is needed")

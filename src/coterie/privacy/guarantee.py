@@ -114,3 +114,5 @@ class RunFacts:
     delta: float
     reveals: str = ""  # what a client's answers say about its raw data without passing its gradient guard
     bounded: Level | None = None  # the unit whose share in every sum is scaled to norm 1 at most; None: nothing is
+    numbers_a_record: int = 0  # how many numbers each client tells of each single record in the whole run
+    columns: int = 0  # of all clients together, where they hold columns of the same records

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dp_accounting import DpEvent
 
-from coterie.privacy.accounting import dpsgd_events, epsilon_of
+from coterie.privacy.accounting import dpsgd_events, epsilon_of, pure_events
 from coterie.privacy.guarantee import Neighbours
 from coterie.wire.codec import register
 
@@ -17,19 +17,28 @@ EVERYBODY = -1  # where noise is added to a sum over all, each client is exposed
 @register
 @dataclass(frozen=True)
 class Spend:
-    """A noisy release in which a unit took part: with what noise for what it can change, and how likely it was in."""
+    """A noisy release in which a unit took part: with what noise for what it can change, and how likely it was in.
+
+    One that is not Gaussian has its worst-case ``epsilon`` in place of a noise multiplier.
+    """
 
     what: str  # "dp-sgd", "lloyd 1/sums"
-    noise_multiplier: float  # 0: no noise, which costs infinity
+    noise_multiplier: float = 0.0  # 0: no noise, which costs infinity
     sample_rate: float = 1.0
+    epsilon: float | None = None
+
+    def events(self, times: int) -> list[DpEvent]:
+        if self.epsilon is not None:
+            return pure_events(self.epsilon, times)
+        return dpsgd_events(self.sample_rate, self.noise_multiplier, times)
 
 
 Row = tuple[int, Spend, int]
 """Whose (a client or ``EVERYBODY``), what, and how often."""
 
 
-Exposure = tuple[tuple[str, float, float, int], ...]
-"""All releases of one client: what, with which noise, how likely, and how often."""
+Exposure = tuple[tuple[str, float, float, float, int], ...]
+"""All releases of one client: what, with which noise, at which epsilon, how likely, and how often."""
 
 
 @dataclass
@@ -61,7 +70,7 @@ class Ledger:
             event
             for (whose, spent), times in self._times.items()
             if whose in (client, EVERYBODY)
-            for event in dpsgd_events(spent.sample_rate, spent.noise_multiplier, times)
+            for event in spent.events(times)
         ]
 
     def epsilon(self, delta: float, neighbours: Neighbours = Neighbours.ADD_OR_REMOVE) -> float:
@@ -79,12 +88,14 @@ class Ledger:
 
     def _exposure(self, client: int) -> Exposure:
         own = [(spent, times) for (whose, spent), times in self._times.items() if whose == client]
-        return tuple(sorted((one.what, one.noise_multiplier, one.sample_rate, times) for one, times in own))
+        return tuple(
+            sorted((one.what, one.noise_multiplier, one.epsilon or 0.0, one.sample_rate, times) for one, times in own)
+        )
 
 
 def _covers(more: Exposure, less: Exposure) -> bool:
     """Whether each release of the one is in the other: with the same noise, as likely at least, and as often."""
     return len(more) == len(less) and all(
-        one[:2] == other[:2] and one[2] >= other[2] and one[3] >= other[3]
+        one[:3] == other[:3] and one[3] >= other[3] and one[4] >= other[4]
         for one, other in zip(more, less, strict=True)
     )

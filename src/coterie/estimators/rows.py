@@ -1,4 +1,4 @@
-"""Federated clustering in the manner of scikit-learn: the constructor stores, ``fit`` checks and runs the ring.
+"""Clients that hold rows: the constructor stores, ``fit`` checks and runs the ring.
 
 ``fit`` takes a matrix or a DataFrame and ``groups``, which says who holds each row; or parts, one a client; or a
 ``Federation`` (``data.holdings`` has the list). A matrix alone is one client that holds everything, and cannot be

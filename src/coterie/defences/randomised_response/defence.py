@@ -1,0 +1,175 @@
+"""Randomised response on what parties tell of single records: of their distances in every round, or of columns once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent
+from torch import Tensor
+
+from coterie.defences.randomised_response.channel import Channel
+from coterie.errors import require
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Defence
+from coterie.flow.protocol import AnyProtocol
+from coterie.privacy.accounting import guarantee_of, pure_events
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
+from coterie.privacy.ledger import Spend
+from coterie.rng import Secrets
+from coterie.wire.messages import Contributions
+
+NO_RECORDS = "its clients tell no numbers of single records, so there is none to randomise; use it with VerticalKMeans"
+NOTHING = "no channel was given, so nothing is randomised"
+READ_OFF = "the range is read off the private data, which alone tells of its largest value; give public bounds"
+ANSWER_BITS = 16  # of the range: float32 has room for what Laplace noise adds to it, and for sums of a dozen parties
+RELEASED = "released columns"  # what a party keeps: its columns as they were told once
+
+
+def _rules_out(channel: Channel) -> str:
+    """Why a channel has no epsilon."""
+    return f"{channel.name} has no finite epsilon: {channel.pair}"
+
+
+@dataclass(frozen=True)
+class RandomisedResponse(Defence):
+    """RSM-DP (paper 003, Section 3.2) and its kin: every number that a party tells passes a channel first.
+
+    The numbers of a record are cut by their least one (Eq. 3), put on the channel's levels over [0, ``bound``] (Eq. 4)
+    and answered at random. ``bound`` is public: what is larger is cut to it. Without, the range is read off the data in
+    every round, as published, and nothing is guaranteed.
+
+    A record pays for every number of every round and party: clusters x steps x parties x epsilon. ``memoised``: a
+    number that comes again at the same level gets the answer that it got, so that averaging over rounds gains nothing.
+    """
+
+    channel: Channel | None = None
+    bound: float | None = None
+    memoised: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.bound is None or self.bound > 0, "bound", self.bound, "must be positive, or None to read it off")
+
+    @property
+    def client(self) -> ClientGuard:
+        return ClientGuard() if self.channel is None else RespondingClient(self.channel, self.bound, self.memoised)
+
+    def fits(self, protocol: AnyProtocol) -> str:
+        return "" if protocol.tells_records else NO_RECORDS
+
+    def events(self, run: RunFacts) -> Sequence[DpEvent]:
+        if self.channel is None:
+            return ()
+        return pure_events(_price(self.channel, self.bound is not None), run.numbers_a_record * run.clients)
+
+    def guarantee(self, run: RunFacts) -> Guarantee:
+        return _guarantee(self.channel, self.bound is not None, self.events(run))
+
+
+@dataclass(frozen=True)
+class PerturbOnce(Defence):
+    """Columns are told once, each value through the channel; everything after that is computed from what was told.
+
+    So any number of steps costs nothing more: a record pays for each of its values once. ``low`` and ``high`` are
+    public and the same for all columns; what lies outside is cut to them. Scale the columns by public factors first.
+    """
+
+    channel: Channel | None = None
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.low < self.high, "low", self.low, f"must be less than high={self.high}")
+
+    @property
+    def client(self) -> ClientGuard:
+        return ClientGuard() if self.channel is None else TellingOnce(self.channel, self.low, self.high)
+
+    def fits(self, protocol: AnyProtocol) -> str:
+        return "" if protocol.tells_records else NO_RECORDS
+
+    def events(self, run: RunFacts) -> Sequence[DpEvent]:
+        return () if self.channel is None else pure_events(_price(self.channel, True), run.columns)
+
+    def guarantee(self, run: RunFacts) -> Guarantee:
+        return _guarantee(self.channel, True, self.events(run))
+
+
+def _price(channel: Channel, public: bool) -> float:
+    return channel.epsilon if public else float("inf")
+
+
+def _guarantee(channel: Channel | None, public: bool, events: Sequence[DpEvent]) -> Guarantee:
+    """Against the server and whoever reads it: all parties' answers about one record, replaced by another's."""
+    if channel is None:
+        return Guarantee.none(NOTHING, Level.RECORD, Trust.LOCAL_NOISE)
+    if not public or not np.isfinite(channel.epsilon):
+        why = _rules_out(channel) if public else READ_OFF
+        return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, channel.stated)
+    return guarantee_of(events, 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
+
+
+# -- a party's half ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RespondingClient(ClientGuard):
+    channel: Channel
+    bound: float | None
+    memoised: bool
+
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        values = {name: self._answered(name, leaf, sent.ids.tolist(), cohort) for name, leaf in sent.values.items()}
+        return replace(sent, values=values)
+
+    def _answered(self, name: str, leaf: Tensor, ids: list[int], cohort: Cohort) -> Tensor:
+        """Of a leaf (clients, 1, records, numbers)."""
+        turn = cohort.turn
+        cost = Spend(f"{turn.kind}/{name}", epsilon=_price(self.channel, self.bound is not None))
+        turn.ledger.spend(cost, times=len(ids) * leaf.shape[-1])  # every party's answers are of the same records
+        rows = []
+        for party, row in zip(ids, leaf[:, 0], strict=True):
+            kept = turn.roots.secrets.child("party", party, "memoised", str(turn.kind), name)
+            rows.append(self._row(row, kept if self.memoised else turn.secrets(party, "response", name)))
+        return torch.stack(rows).unsqueeze(1)
+
+    def _row(self, row: Tensor, secrets: Secrets) -> Tensor:
+        plain = row.double()
+        if row.shape[-1] > 1:  # a single number would be cut to nothing
+            plain = plain - plain.min(-1, keepdim=True).values
+        low = 0.0 if self.bound is not None else float(plain.min())
+        high = self.bound if self.bound is not None else float(plain.max())
+        wide = high if high > low else low + 1  # all the same: they are on one level
+        return told(plain, low, wide, self.channel, secrets, self.memoised).to(row.dtype)
+
+
+@dataclass(frozen=True)
+class TellingOnce(ClientGuard):
+    channel: Channel
+    low: float
+    high: float
+
+    def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
+        for party, own, memory in zip(cohort.ids.tolist(), cohort.columns, cohort.memory, strict=True):
+            if RELEASED not in memory:
+                secrets = cohort.turn.roots.secrets.child("party", party, RELEASED)  # of no round: it is told once
+                memory[RELEASED] = told(own.double(), self.low, self.high, self.channel, secrets).to(own.dtype)
+                cohort.turn.ledger.spend(Spend(RELEASED, epsilon=_price(self.channel, True)), times=own.shape[1])
+        return tuple(memory[RELEASED] for memory in cohort.memory)
+
+
+def told(plain: Tensor, low: float, high: float, channel: Channel, secrets: Secrets, memoised: bool = False) -> Tensor:
+    """Numbers (...), cut to [low, high] and put on levels, as they are answered.
+
+    Answers are whole numbers of a power of two, so that sums over parties are exact in any order: levels tie often, and
+    rounding must not decide.
+    """
+    places = ((plain.flatten() - low) / (high - low)).clamp(0.0, 1.0) * (channel.levels - 1)
+    levels = places.round().long().numpy()
+    drawn = channel.draw_once(levels, secrets) if memoised else channel.draw(levels, secrets)
+    step = 2.0 ** (math.ceil(math.log2(high - low)) - ANSWER_BITS)
+    marks = np.rint((low + (high - low) * channel.values) / step) * step
+    return torch.from_numpy(marks[drawn]).view(plain.shape)

@@ -1,0 +1,188 @@
+"""Vertical k-means: parties hold columns of the same records and send distances, the server adds and assigns (003)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.data.federation import Federation, VerticalFederation
+from coterie.errors import InvalidInput, require
+from coterie.flow.ask import Ask, Replies
+from coterie.flow.cohort import Cohort, Memory
+from coterie.flow.guard import ClientGuard
+from coterie.flow.protocol import Protocol, Running, Server
+from coterie.learn.clusters.columns import absolute_differences, means_by_label, squared_differences
+from coterie.learn.params import Params
+from coterie.learn.sgd import Local
+from coterie.privacy.guarantee import RunFacts
+from coterie.protocols.clusterings.base import RESULT, contribution
+from coterie.rng import Rng
+from coterie.wire.codec import register
+from coterie.wire.messages import Contributions, Kind, Published
+
+SEED, DISTANCES = Kind("seed"), Kind("distances")
+LABELS, RECORDS, TOTALS = "labels", "records", "distances"
+BY_ROWS = "federation=rows: vertical k-means needs parties with columns; split it by columns"
+CENTRES = "centres"  # what a party keeps: its own part of each, (clusters, own columns)
+
+
+class Fusion(Enum):
+    """How a party makes one number of its columns' differences from a centre."""
+
+    SQUARES = "squares"  # these add up to squared Euclidean distances, and the assignment is that of k-means
+    ROOTS = "roots"  # the paper's literal text: a distance for each attribute, added up. That is the Manhattan distance
+
+
+class Start(Enum):
+    """Where the centres are at first."""
+
+    PLUS_PLUS = "k-means++"  # records drawn by their distance from those before: clusters - 1 further requests
+    RECORDS = "records"  # records that the server draws; each party has its part of them
+    RANDOM = "random"  # the paper's: each party draws points within the range of its columns, whatever the others draw
+
+
+@register
+@dataclass(frozen=True)
+class Assignments:
+    """What the server knows after so many requests. The centres are known to the parties alone, each its part."""
+
+    round: int
+    labels: Tensor  # (records,): the cluster of each, as the server found it; -1: none yet
+    chosen: Tensor  # (records so far,): on which the centres start
+    nearest: Tensor  # (records,): how far from those each record is; none unless k-means++ asks
+    still: bool = False  # whether the last step changed no label
+
+
+Steps = Generator[Ask[Assignments], Replies, Tensor]
+
+
+@dataclass(frozen=True)
+class VerticalKMeans(Protocol[Assignments]):
+    """Steps (1) to (6) of Section 3.1, without its noise, for which ``defences.randomised_response`` is there.
+
+    At most ``steps`` steps of Lloyd, until no label changes. Where we differ: differences are squared, for only squares
+    add up to a Euclidean assignment (``Fusion.ROOTS`` is the paper's text); and centres start on records that the
+    server draws, so that the parts of one centre belong together (``Start.RANDOM`` is the paper's).
+
+    A cluster without records keeps its centre. A party that does not answer stops the run: distances without its
+    columns are another clustering. Everything before that is in the state, and the run goes on from it.
+    """
+
+    clusters: int = 10
+    steps: int = 20
+    fusion: Fusion = Fusion.SQUARES
+    start_on: Start = Start.PLUS_PLUS
+
+    tells_records: ClassVar[str] = TOTALS
+
+    def __post_init__(self) -> None:
+        require(self.clusters >= 1, "clusters", self.clusters, "must be at least 1")
+        require(self.steps >= 1, "steps", self.steps, "must be at least 1")
+
+    @property
+    def seedings(self) -> int:
+        """Requests before the first step."""
+        return self.clusters - 1 if self.start_on is Start.PLUS_PLUS else 0
+
+    def facts(self, federation: Federation | VerticalFederation, delta: float = 1e-6) -> RunFacts:
+        """What a defence must know of clustering this federation to say what it guarantees."""
+        if not isinstance(federation, VerticalFederation):
+            raise InvalidInput(BY_ROWS)
+        told = self.seedings + self.steps * self.clusters
+        held = sum(len(own) for own in federation.columns)
+        rounds = self.seedings + self.steps
+        return RunFacts(federation.clients, rounds, Local(), (), delta, numbers_a_record=told, columns=held)
+
+    # -- the server's side ---------------------------------------------------------------------------------------
+
+    def start(self, server: Server) -> Assignments:
+        records = int(server.clients.sizes[0])
+        require(
+            self.clusters <= records,
+            "clusters",
+            self.clusters,
+            f"must be at most {records}, the records that there are",
+        )
+        at_once = {Start.PLUS_PLUS: 1, Start.RECORDS: self.clusters, Start.RANDOM: 0}[self.start_on]
+        chosen = server.rng.child("start").numpy().choice(records, at_once, replace=False)
+        far = torch.full((records if self.seedings else 0,), torch.inf, dtype=torch.float64)
+        return Assignments(0, torch.full((records,), -1), torch.from_numpy(chosen), far)
+
+    def run(self, state: Assignments, server: Server) -> Running[Assignments]:
+        while state.round < self.seedings:
+            distances = yield from self._totals(SEED, {RECORDS: state.chosen[-1:]}, state, server)
+            state = _farther(state, distances[:, 0], server.rng.child("start", state.round + 1))
+        while state.round < self.seedings + self.steps and not state.still:
+            distances = yield from self._totals(DISTANCES, self._known(state), state, server)
+            labels = torch.from_numpy(np.argmin(distances.numpy(), axis=1))
+            state = replace(state, round=state.round + 1, labels=labels, still=torch.equal(labels, state.labels))
+        for _ in (yield Ask(RESULT, state.round, server.clients.present(0), self.result(state), state)):
+            pass
+        return state
+
+    def _known(self, state: Assignments) -> dict[str, Tensor]:
+        """What the parties must be told to have the next centres: the labels, or at first the records."""
+        return {RECORDS: state.chosen} if state.round == self.seedings else {LABELS: self._small(state.labels)}
+
+    def _small(self, labels: Tensor) -> Tensor:
+        return labels.to(torch.uint8 if self.clusters <= 256 else torch.int32)
+
+    def _totals(self, kind: Kind, told: Mapping[str, Tensor], state: Assignments, server: Server) -> Steps:
+        """(records, centres): the distances summed over all parties."""
+        parties = server.clients.present(0)
+        published = Published({name: leaf.unsqueeze(0) for name, leaf in told.items()})
+        sums = yield from server.collect(Ask(kind, state.round, parties, published, state))
+        answered = 0 if sums.empty else int(sums.counts[0])
+        require(
+            answered == len(parties),
+            f"answers to {str(kind)!r} in round {state.round}",
+            answered,
+            f"leave nothing to add up: all {len(parties)} parties must answer, for distances without a party's columns "
+            "are another clustering; go on from the saved state when it is back",
+        )
+        return sums.values[TOTALS][0]
+
+    def result(self, state: Assignments) -> Published:
+        return Published({LABELS: self._small(state.labels.clamp_min(0)).unsqueeze(0)})
+
+    # -- a party's side ------------------------------------------------------------------------------------------
+
+    def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
+        if not cohort.columns:
+            raise InvalidInput(BY_ROWS)
+        columns = guard.columns(cohort)
+        for party, own, memory in zip(cohort.ids.tolist(), columns, cohort.memory, strict=True):
+            memory[CENTRES] = self._centres(models, own, memory, cohort.rng(party, CENTRES))
+        if kind == RESULT:
+            return contribution(cohort, {})
+        centres = [memory[CENTRES] for memory in cohort.memory]
+        fused = squared_differences if self.fusion is Fusion.SQUARES else absolute_differences
+        distances = torch.empty(len(cohort), len(columns[0]), len(centres[0]))
+        for own, mine, out in zip(columns, centres, distances, strict=True):
+            fused(own, mine, out)
+        return contribution(cohort, {TOTALS: distances})
+
+    def _centres(self, models: Params, own: Tensor, memory: Memory, rng: Rng) -> Tensor:
+        """The party's part of the centres, (centres, own columns): it follows from what it was told."""
+        if LABELS in models:  # a party that has lost what it kept puts a cluster without records at its mean
+            before = memory.get(CENTRES, own.mean(0).expand(self.clusters, -1))
+            return means_by_label(own, models[LABELS][0].long(), before)
+        if models[RECORDS].shape[1]:
+            return own[models[RECORDS][0]]
+        low, high = own.min(0).values, own.max(0).values
+        return low + (high - low) * torch.rand(self.clusters, own.shape[1], generator=rng.torch())
+
+
+def _farther(state: Assignments, distances: Tensor, rng: Rng) -> Assignments:
+    """One record more, by how far it is from those chosen before (Arthur and Vassilvitskii 2007)."""
+    nearest = torch.minimum(state.nearest, distances).clamp_min_(0)  # noise may have led below
+    mass = nearest if float(nearest.sum()) > 0 else torch.ones_like(nearest)  # fewer distinct records than clusters
+    drawn = rng.numpy().choice(len(mass), 1, p=(mass / mass.sum()).numpy())
+    chosen = torch.cat([state.chosen, torch.from_numpy(drawn)])
+    return replace(state, round=state.round + 1, chosen=chosen, nearest=nearest)
