@@ -20,7 +20,13 @@ from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
 from coterie.attacks.profiling import IdentityProfiling, SensitivityProfiling
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.property_active import ActiveProperty
-from coterie.attacks.reconstruction import OTHERS, REST, ClientReconstruction, RecordReconstruction
+from coterie.attacks.reconstruction import (
+    OTHERS,
+    REST,
+    ClientReconstruction,
+    MeansReconstruction,
+    RecordReconstruction,
+)
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation
@@ -35,6 +41,7 @@ from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
+from coterie.protocols.clusterings.kfed import KFed
 from coterie.protocols.clusterings.vertical_kmeans import VerticalKMeans
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
@@ -115,6 +122,7 @@ def raids() -> Mapping[str, Raid]:
         "record reconstruction": Raid(
             RecordReconstruction(0), LLOYD, rows, auxiliary=Auxiliary(parts=known_records), poorer=(ONE_CLIENT,)
         ),
+        "means reconstruction": Raid(MeansReconstruction(0), KFed(3), rows, auxiliary=Auxiliary(parts=known_records)),
         "client reconstruction": Raid(ClientReconstruction(0), LLOYD, rows, poorer=(ONE_CLIENT,)),
         "distance geometry, totals": Raid(DistanceGeometry(), VerticalKMeans(3), apart, auxiliary=aligned),
         "distance geometry, a party": Raid(
