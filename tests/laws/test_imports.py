@@ -13,6 +13,7 @@ import coterie
 ROOT = Path(coterie.__file__).parent
 ORDER = (
     "errors",
+    "files",
     "rng",
     "wire",
     "learn",
@@ -37,8 +38,8 @@ ORDER = (
 """A room may import those before it, unless ``NARROWER`` says less."""
 
 NARROWER = {
-    "wire": {"errors"},
-    "data": {"errors", "rng"},
+    "wire": {"errors", "files"},
+    "data": {"errors", "files", "rng"},
     "seal": {"errors", "wire"},
     "protocols": {"errors", "rng", "wire", "learn", "data", "privacy", "flow"},
     "defences": {"errors", "rng", "wire", "learn", "data", "privacy", "flow", "seal"},

@@ -145,7 +145,9 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print every ratio as JSON.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Only list the benchmarks.")] = False,
     repeats: Annotated[int, typer.Option(min=1, help="How often each side is timed; the best counts.")] = 5,
-    flower_python: Annotated[Path | None, typer.Option(help="A Python with flwr[simulation], for peers.")] = None,
+    flower_python: Annotated[
+        Path | None, typer.Option(help="A Python with flwr and its simulation extra, for peers.")
+    ] = None,
     pfl_python: Annotated[Path | None, typer.Option(help="A Python with pfl, for peers and kmeans.")] = None,
     feddp_kmeans: Annotated[Path | None, typer.Option(help="Public code of FedDP-KMeans, for kmeans.")] = None,
 ) -> None:

@@ -51,9 +51,16 @@ class Replies:
         return self._groups
 
     def whole(self) -> Contributions | None:
-        """All answers at once, for a server that must look at each; None if nobody answered."""
+        """All answers at once, for a server that must look at each; None if nobody answered.
+
+        Answers that cannot be joined with those of the most clients are left out.
+        """
         groups = list(self._groups)
-        return Contributions.join(groups) if groups else None
+        if not groups:
+            return None
+        clients = [sum(len(other) for other in groups if other.fits_among(group)) for group in groups]
+        usual = groups[clients.index(max(clients))]
+        return Contributions.join([group for group in groups if group.fits_among(usual)])
 
 
 @register

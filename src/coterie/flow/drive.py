@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import InvalidInput
+from coterie.flow.admission import REFUSED, Admission
 from coterie.flow.adversary import Adversary, OnTheWire, Seats
 from coterie.flow.ask import Ask, Replies
 from coterie.flow.protocol import Protocol as Algorithm
@@ -59,7 +60,10 @@ def drive(
             return finished.value  # type: ignore[no-any-return]
         if before_ask is not None and not ask.kind.part:
             before_ask(ask)
-        answer = Replies(wire.exchange(message_of(ask, server)))
+        down = message_of(ask, server)
+        expected = None if ask.kind.part else protocol.expects(ask, server)
+        admission = Admission(down, expected and server.guard.expects(expected))
+        answer = Replies(_admitted(wire.exchange(down), admission, server))
 
 
 def message_of(ask: Ask[State], server: Server) -> Down:
@@ -69,6 +73,15 @@ def message_of(ask: Ask[State], server: Server) -> Down:
         published = server.guard.publish(published, server.turn(ask.round, ask.kind))
     each = tuple(ask.each.get(client, b"") for client in ask.clients.tolist()) if ask.each else ()
     return Down(ask.kind, ask.round, ask.clients, published, ask.sees, ask.common, each)
+
+
+def _admitted(ups: Iterator[Up], admission: Admission, server: Server) -> Iterator[Contributions]:
+    for up in ups:
+        sent = admission.admit(up)
+        if sent is not None:
+            yield sent
+    if admission.refused:
+        server.metrics.note(REFUSED, admission.share_refused)
 
 
 class _Wire:
@@ -81,7 +94,7 @@ class _Wire:
             raise InvalidInput("adversaries on the wire or at the server decide by what they have seen; pass a tape")
         self._transport, self._tape, self._traffic, self._seats, self._rng = transport, tape, traffic, seats, rng
 
-    def exchange(self, down: Down) -> Iterator[Contributions]:
+    def exchange(self, down: Down) -> Iterator[Up]:
         for server in self._seats.servers:
             if self._tape is not None and not down.kind.part:
                 published = server.publish(down.published, self._tape.view(server.threat), self._streams(server, down))
@@ -91,9 +104,10 @@ class _Wire:
             self._note(part, goes_on=number > 0)
         for part in parts:
             for up in self._transport.exchange(part):
-                passed = self._passed_up(up)
-                self._note(passed)
-                yield passed.sent
+                for passed in self._passed_up(up):
+                    if not passed.sent.misshapen():  # nobody can make anything of what is
+                        self._note(passed)
+                    yield passed
 
     def _note(self, message: Message, goes_on: bool = False) -> None:
         if self._traffic is not None:
@@ -111,12 +125,19 @@ class _Wire:
                 down = down.pick(rest)
         return [*([down] if len(down.clients) else []), *parts]
 
-    def _passed_up(self, up: Up) -> Up:
+    def _passed_up(self, up: Up) -> list[Up]:
+        """What arrives: in one message, unless what somebody made of a part of it no longer fits in."""
+        apart = []
         for adversary in self._seats.wires:
-            mine, _ = _links(up, adversary)
+            mine, rest = _links(up, adversary)
             if len(mine):
-                up = replace(up, sent=up.sent.put(mine, self._intercepted(adversary, up.pick(mine)).sent))
-        return up
+                changed = self._intercepted(adversary, up.pick(mine))
+                if changed.sent.fits_among(up.sent):
+                    up = replace(up, sent=up.sent.put(mine, changed.sent))
+                else:
+                    apart.append(changed)
+                    up = up.pick(rest)
+        return [*([up] if len(up.clients) else []), *apart]
 
     def _intercepted(self, adversary: OnTheWire, message: Passing) -> Passing:
         """What passes on the links that it taps, as it passes it on: what it says may change, not whose it is."""

@@ -15,6 +15,7 @@ from dp_accounting import DpEvent
 from torch import Tensor
 
 from coterie.errors import InvalidInput
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.turn import Step, Turn
 from coterie.learn.params import Params
@@ -67,6 +68,10 @@ class ClientGuard:
 @dataclass(frozen=True)
 class ServerGuard:
     """The server's half of a defence; every method is the identity."""
+
+    def expects(self, expected: Expected) -> Expected:
+        """What answers look like once the clients' half has had its word."""
+        return expected
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         """Ask, as often as it takes, and add up."""

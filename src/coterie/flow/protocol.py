@@ -12,6 +12,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.errors import require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
@@ -148,6 +149,10 @@ class Protocol(ABC, Generic[State]):
 
     @abstractmethod
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions: ...
+
+    def expects(self, ask: Ask[State], server: Server) -> Expected | None:
+        """What an answer to this request looks like; None: not said, and then misfits are found only when they hurt."""
+        return None
 
     @abstractmethod
     def result(self, state: State) -> Published:

@@ -11,6 +11,7 @@ from dp_accounting import DpEvent
 from torch import Tensor
 
 from coterie.errors import InvalidInput, require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
@@ -60,6 +61,9 @@ class StackedServer(ServerGuard):
 
     guards: tuple[ServerGuard, ...]
     collector: ServerGuard
+
+    def expects(self, expected: Expected) -> Expected:
+        return reduce(lambda found, guard: guard.expects(found), self.guards, expected)
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         return (yield from self.collector.collect(ask, turn))

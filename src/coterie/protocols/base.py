@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.errors import require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.protocol import Protocol, Running, Server
@@ -70,6 +71,14 @@ class Trainer(Protocol[State]):
         """One model a client, (clients, ...), for the slots of its membership (clients, slots)."""
         values = map_leaves(lambda leaf: leaf.unsqueeze(1), trained)
         return Contributions(cohort.ids, values, self.weights(cohort), membership)
+
+    def expects(self, ask: Ask[State], server: Server) -> Expected | None:
+        """One model, or one a slot, and no more weight than the roster says that a client has data."""
+        slots = ask.published.slots
+        models = slots if self.models_a_round > 1 else 1
+        leaves = {name: (models, *leaf.shape[1:]) for name, leaf in ask.published.values.items()}
+        most = server.clients.sizes if self.weighting == "samples" else 1.0
+        return Expected(leaves, slots, most, one_slot=self.choices > 0)
 
     def weights(self, cohort: Cohort) -> Tensor:
         return cohort.sizes.float() if self.weighting == "samples" else torch.ones(len(cohort))

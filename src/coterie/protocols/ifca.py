@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from coterie.errors import InvalidInput, require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
@@ -140,6 +141,12 @@ class Ifca(ModelTrainer):
                 f"matches no leaf of the model; it has {sorted(models)}",
             )
         return [name for name in models if name.startswith(self.shared)] if self.shared else []
+
+    def expects(self, ask: Ask[Models], server: Server) -> Expected | None:
+        if ask.kind != CHOOSE:
+            return super().expects(ask, server)
+        sets = candidate_sets(ask.published.values["seeds"][0], self.clusters)
+        return Expected({"votes": (1, len(sets), self.clusters)}, slots=1)
 
     # -- the client's side ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,8 +17,11 @@ import numpy as np
 import torch
 
 from coterie.errors import InvalidInput
+from coterie.wire.typed import check_fields
 
 MAGIC = b"COTERIE1"
+MOST_PARTS = 500_000  # values that one message may consist of: each takes memory that its few bytes do not show
+DEEPEST = 64  # values within values
 Memory = dict[str, Any]
 """What somebody keeps, by name: values that this codec knows."""
 
@@ -63,20 +67,29 @@ def encoded_length(value: object) -> int:
 
 
 def decode(data: bytes | memoryview) -> Any:
+    """What ``encode`` was given. Of anything else an ``InvalidInput``, before memory is taken for what it promises."""
     view = memoryview(data)
     if bytes(view[:8]) != MAGIC:
         raise InvalidInput("data does not start with Coterie's mark; it was not written by this codec")
     end = 16 + int.from_bytes(view[8:16], "little")
     try:
         reader = _Reader(view[end:])
-        value = _unpack(json.loads(bytes(view[16:end])), reader)
+        value = _unpack(json.loads(_header(view, end)), reader, DEEPEST)
     except InvalidInput:
         raise
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except Exception as error:  # what others wrote may break any parser in any way
         raise InvalidInput(f"data of {len(view)} bytes is truncated or damaged ({error}); write it again") from error
     if reader.at != len(reader.view):
         raise InvalidInput(f"data has {len(reader.view) - reader.at} bytes too many; write it again")
     return value
+
+
+def _header(view: memoryview, end: int) -> bytes:
+    header = bytes(view[16:end])
+    parts = sum(header.count(mark) for mark in (b"[", b"{", b","))
+    if parts > MOST_PARTS:
+        raise InvalidInput(f"data of {parts} parts must have at most {MOST_PARTS}; send fewer clients at a time")
+    return header
 
 
 class _Reader:
@@ -129,26 +142,30 @@ def _pack_object(value: object, blobs: list[bytes | memoryview]) -> Node:
     return {"c": name, "a": {field: _pack(getattr(value, field), blobs) for field in names}}
 
 
-def _unpack(node: Node, reader: _Reader) -> Node:
+def _unpack(node: Node, reader: _Reader, deep: int) -> Node:
+    if deep == 0:
+        raise InvalidInput(f"data has values within values more than {DEEPEST} deep; it was not written by this codec")
     if node is None or isinstance(node, bool | int | str):
         return node
     if isinstance(node, list):
-        return [_unpack(item, reader) for item in node]
+        return [_unpack(item, reader, deep - 1) for item in node]
     if "f" in node:
         return float.fromhex(node["f"])
     if "t" in node or "n" in node:
         dtype, shape = np.dtype(node.get("t") or node["n"]), node["s"]
-        raw = reader.take(dtype.itemsize * int(np.prod(shape, dtype=np.int64)))
+        raw = reader.take(dtype.itemsize * math.prod(shape))
         array = np.frombuffer(raw, dtype).reshape(shape).copy()
         return torch.from_numpy(array) if "t" in node else array
     if "b" in node:
         return bytes(reader.take(node["b"]))
     if "u" in node:
-        return tuple(_unpack(item, reader) for item in node["u"])
+        return tuple(_unpack(item, reader, deep - 1) for item in node["u"])
     if "d" in node:
-        return {_unpack(key, reader): _unpack(item, reader) for key, item in node["d"]}
+        return {_unpack(key, reader, deep - 1): _unpack(item, reader, deep - 1) for key, item in node["d"]}
     if node["c"] not in _classes:
         raise InvalidInput(f"class {node['c']!r} is unknown here; import the module that registers it first")
     if "v" in node:
-        return _custom[node["c"]][1](_unpack(node["v"], reader))
-    return _classes[node["c"]](**{name: _unpack(item, reader) for name, item in node["a"].items()})
+        return _custom[node["c"]][1](_unpack(node["v"], reader, deep - 1))
+    fields = {name: _unpack(item, reader, deep - 1) for name, item in node["a"].items()}
+    check_fields(_classes[node["c"]], fields)
+    return _classes[node["c"]](**fields)

@@ -87,6 +87,32 @@ class Contributions:
             tuple(note for part in parts for note in part.notes),
         )
 
+    def misshapen(self) -> str:
+        """Why these are not answers of so many clients, whatever they say; empty if they are."""
+        if self.ids.dim() != 1 or self.ids.dtype != torch.int64 or not len(self.ids):
+            return f"its ids are {tuple(self.ids.shape)} of {self.ids.dtype}"
+        clients = len(self.ids)
+        if self.weights.dim() != 1 or self.membership.dim() != 2:
+            return f"weights {tuple(self.weights.shape)} and membership {tuple(self.membership.shape)} do not fit it"
+        for name, leaf in (("weights", self.weights), ("membership", self.membership), *self.values.items()):
+            if leaf.dim() == 0 or len(leaf) != clients:
+                return f"{name} {tuple(leaf.shape)} is not of {clients} clients"
+            if leaf.is_complex() or leaf.dtype == torch.bool:
+                return f"{name} of {leaf.dtype} holds no numbers"
+        if any(len(batch) != clients for batch in self.sealed.values()) or len(self.notes) not in (0, clients):
+            return "there is not one ciphertext or note for each client"
+        return ""
+
+    def fits_among(self, others: Contributions) -> bool:
+        """Whether these answers can be joined with the others: the same leaves, of the same shapes and kinds."""
+
+        def form(sent: Contributions) -> object:
+            own = [(leaf.dtype, leaf.shape[1:]) for leaf in (sent.weights, sent.membership)]
+            shapes = {name: (leaf.dtype, leaf.shape[1:]) for name, leaf in sent.values.items()}
+            return own, shapes, {name: type(batch) for name, batch in sent.sealed.items()}, bool(sent.notes)
+
+        return not self.misshapen() and form(self) == form(others)
+
     def put(self, positions: Tensor, others: Contributions) -> Contributions:
         """The same with these positions' answers replaced; ``others`` are of the same clients, in order."""
         require(

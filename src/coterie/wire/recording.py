@@ -9,7 +9,6 @@ Files sort by name in the order in which the messages travelled.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import CannotWrite, InvalidInput, NotPermitted
+from coterie.files import read_npz
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.messages import Contributions, Down, Kind, Message, Published, Up
 from coterie.wire.sealed import SealedBatch, SealedSum
@@ -43,13 +43,30 @@ def save(message: Message, path: Path) -> None:
 
 def load(path: Path) -> Message:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        return from_arrays(arrays)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        message = from_arrays(read_npz(path))
+        if why := _misfit(message):
+            raise InvalidInput(why)
+        return message
+    except Exception as error:  # what others wrote may break any parser in any way
         raise InvalidInput(
             f"recorded message {path} cannot be read ({error}); docs/recordings.md has the layout"
         ) from error
+
+
+def _misfit(message: Message) -> str:
+    """Why this is no message, though each of its arrays is one; empty if it is."""
+    if message.round < 0:
+        return f"round={message.round} must not be negative"
+    if isinstance(message, Up):
+        return message.sent.misshapen()
+    slots = {leaf.shape[0] if leaf.dim() else 0 for leaf in message.published.values.values()}
+    if len(slots) > 1:
+        return f"leaves are of {sorted(slots)} slots, and must be of one number"
+    if message.clients.dim() != 1 or message.clients.dtype != torch.int64:
+        return f"clients {tuple(message.clients.shape)} of {message.clients.dtype} must be a list of whole numbers"
+    if message.sees is not None and message.sees.shape != (len(message.clients), message.published.slots):
+        return f"sees {tuple(message.sees.shape)} must be (clients, slots)"
+    return ""
 
 
 def to_arrays(message: Message) -> dict[str, Array]:

@@ -170,12 +170,3 @@ def standardised(values: NDArray[np.float64]) -> NDArray[np.float32]:
     spread = float(values.std())
     scaled: NDArray[np.float64] = (values - values.mean()) / (spread if spread > 0 else 1.0)
     return scaled.astype(np.float32)
-
-
-def read_npz(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file; objects are refused, since reading them can run code."""
-    # numpy leaves a damaged file open when it opens it itself.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as packed:
-        if not isinstance(packed, np.lib.npyio.NpzFile):
-            raise InvalidInput(f"{path} holds a single array; an npz file with named arrays is due")
-        return {name: packed[name] for name in packed.files}

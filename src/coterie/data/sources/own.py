@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
-from coterie.data.sources.base import DAMAGE, Array, Source, integers, numbered, pixels, read_npz, standardised
+from coterie.data.sources.base import DAMAGE, Array, Source, integers, numbered, pixels, standardised
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
+from coterie.files import DENSE, read_npz
 from coterie.rng import Rng
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class Arrays(OwnFile):
     layout: ClassVar[str] = "an .npz file with an array of examples and one of labels"
 
     def read(self, folder: Path) -> Examples:
-        held = read_npz(folder)
+        held = read_npz(folder, DENSE)
         x_name, y_name = self.chosen("x", self.x, X_NAMES, held), self.chosen("y", self.y, Y_NAMES, held)
         x, y = held.pop(x_name), held.pop(y_name)
         y = y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1)

@@ -19,6 +19,7 @@ from coterie.defences.secure_sums import (
     secure_sums,
 )
 from coterie.errors import InvalidInput
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.guard import Collecting, ServerGuard
 from coterie.flow.turn import Turn
@@ -34,6 +35,9 @@ class MinglingServer(ServerGuard):
     context: object  # by which it knows what was sealed with the federation's key
     masks: PairwiseMasks | None  # by which models are summed, if not by that key
     smallest: Smallest
+
+    def expects(self, expected: Expected) -> Expected:
+        return expected.sealed()
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         """Votes are summed under masks in any case; models under the clients' key, or under masks and a veil."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from coterie.defences.noisy_sums.plan import NoisySums, grids_of, noised, spend, told, values_of
 from coterie.defences.secure_sums import PairwiseMasks, advertise, follow_up, secure_sums, shapes_of
 from coterie.errors import InvalidInput, NotPermitted, require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
@@ -119,6 +120,9 @@ class SummingServer(ServerGuard):
     clients: int
     shares: int
     masks: PairwiseMasks | None
+
+    def expects(self, expected: Expected) -> Expected:
+        return expected.sealed()
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         if self.masks is None:

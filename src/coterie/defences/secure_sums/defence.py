@@ -9,6 +9,7 @@ import torch
 from coterie.defences.secure_sums.client import advertise, follow_up, shapes_of
 from coterie.defences.secure_sums.server import secure_sums
 from coterie.defences.secure_sums.settings import PairwiseMasks
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
@@ -44,6 +45,9 @@ class MaskingClient(ClientGuard):
 @dataclass(frozen=True)
 class MaskingServer(ServerGuard):
     settings: PairwiseMasks
+
+    def expects(self, expected: Expected) -> Expected:
+        return expected.sealed()
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         opened = yield from secure_sums(ask, turn, self.settings)

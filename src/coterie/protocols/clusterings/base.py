@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.errors import InvalidInput, require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
@@ -109,6 +110,18 @@ class Clusterer(Protocol[Clusters]):
         sums = yield from server.collect(Ask(Kind.of(kind), state.round, clients, published, state))
         require(not sums.empty, f"answers to {kind!r}", 0, "leave nothing to go on with; run it again")
         return sums
+
+    def expects(self, ask: Ask[Clusters], server: Server) -> Expected | None:
+        """What a client that holds nothing would send."""
+        if ask.kind == RESULT:
+            return Expected({}, slots=1)
+        public = {name: leaf[0] for name, leaf in ask.published.values.items()}
+        place = public.get("centres", public.get("middle"))
+        if place is None:
+            return None
+        nothing = Points(place.new_zeros(0, place.shape[-1]), torch.zeros(2, dtype=torch.int64), finite=True)
+        found = statistics(ask.kind.name, public, nothing, self.unit)
+        return Expected({name: (1, *leaf.shape[1:]) for name, leaf in found.items()}, slots=1)
 
     def publish(self, state: Clusters, server: Server) -> Steps[Clusters]:
         """Everybody is given the centres; the answers are empty."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 
 from coterie.errors import InvalidInput, require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
@@ -59,6 +60,12 @@ class KFed(Clusterer):
             centres = merge_local_centres(_seen(sent), self.clusters, server.rng)
             state = state.after(str(LOCAL), None, {"centres": centres})
         return (yield from self.publish(state, server))
+
+    def expects(self, ask: Ask[Clusters], server: Server) -> Expected | None:
+        if ask.kind != LOCAL:
+            return super().expects(ask, server)
+        local = self.local_clusters or self.clusters
+        return Expected({"centres": (1, local, -1), "weights": (1, local)}, slots=1)
 
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         if kind != LOCAL:

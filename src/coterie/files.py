@@ -1,0 +1,48 @@
+"""Arrays from files that anybody may have written: what a file promises is compared with what it holds, before memory
+is taken for it."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from coterie.errors import InvalidInput
+
+MESSAGE, DENSE = 10, 1000  # how many times its size an archive may unfold to: numbers that travelled; zeros and ones
+ALWAYS = 64 << 20  # bytes, and up to these in any case
+
+
+def read_npz(path: Path, expansion: int = MESSAGE) -> dict[str, NDArray[Any]]:
+    """All arrays of an ``.npz``. Raises ``InvalidInput`` for anything that is none, or that is too large unfolded."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size, unfolded = path.stat().st_size, sum(member.file_size for member in archive.infolist())
+            if unfolded > max(expansion * size, ALWAYS):
+                raise InvalidInput(
+                    f"{path} of {size} bytes unfolds to {unfolded}, more than {expansion} times as much; save it "
+                    "without compression"
+                )
+            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
+    except InvalidInput:
+        raise
+    except Exception as error:  # what others wrote may break any parser in any way
+        raise InvalidInput(f"{path} cannot be read as an .npz ({error}); write it again with numpy.savez") from error
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as file:
+        version = npy.read_magic(file)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, by_columns, dtype = read_header(file)
+        if dtype.hasobject:
+            raise InvalidInput(f"array {member.filename!r} holds Python objects, which could run code; save numbers")
+        promised = math.prod(shape) * dtype.itemsize
+        if promised != member.file_size - file.tell():
+            raise InvalidInput(f"array {member.filename!r} of shape {shape} is not what its file holds; write it again")
+        return np.frombuffer(bytearray(file.read()), dtype).reshape(shape, order="F" if by_columns else "C")
