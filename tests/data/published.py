@@ -120,6 +120,14 @@ def write_purchase(folder: Path, rows: int = 7) -> NDArray[np.uint8]:
     return values
 
 
+def write_location(folder: Path, rows: int = 6) -> NDArray[np.uint8]:
+    """As it is published: labels from 1 to 30 in quotation marks."""
+    features = bits(rows, 446)
+    lines = [f'"{5 * row + 1}",{",".join(map(str, values))}' for row, values in enumerate(features)]
+    (folder / "bangkok").write_text("\n".join(lines) + "\n")
+    return features
+
+
 def write_texas(folder: Path, rows: int = 5) -> NDArray[np.uint8]:
     home = folder / "texas" / "100"
     home.mkdir(parents=True)

@@ -15,7 +15,7 @@ from tests.data import published
 from coterie.data.catalogue import SOURCES, check, find, rows
 from coterie.data.sources.acs_income import COLUMNS, AcsIncome
 from coterie.data.sources.base import Readiness
-from coterie.data.sources.binary_features import Purchase100, Texas100
+from coterie.data.sources.binary_features import Location30, Purchase100, Texas100
 from coterie.data.sources.own import Arrays, ImageFolder, Table
 from coterie.data.sources.reviews import Critics, Yelp
 from coterie.data.sources.text import Vocabulary, tokens
@@ -29,6 +29,14 @@ def test_purchase_and_texas_from_their_text_files(tmp_path: Path) -> None:
     assert purchase.y.tolist() == [0, 15, 30, 45, 60, 75, 90]
     assert torch.equal(texas.x, torch.from_numpy(stays.astype(np.float32)))
     assert texas.y.tolist() == [99, 98, 97, 96, 95]
+
+
+def test_location_has_its_labels_in_quotation_marks(tmp_path: Path) -> None:
+    visited = published.write_location(tmp_path)
+    location = Location30().load(tmp_path)
+    assert torch.equal(location.x, torch.from_numpy(visited.astype(np.float32)))
+    assert location.y.tolist() == [0, 5, 10, 15, 20, 25]
+    assert location.classes == 30
 
 
 def test_carriage_returns_do_no_harm(tmp_path: Path) -> None:
@@ -287,7 +295,7 @@ def test_catalogue_lists_every_source_with_its_state(tmp_path: Path) -> None:
     published.write_mnist(tmp_path / "mnist")
     listed = {row.name: row for row in rows(tmp_path)}
     assert list(listed) == list(SOURCES)
-    assert len(SOURCES) == 21
+    assert len(SOURCES) == 22
     ready = {name for name, row in listed.items() if row.state.readiness is Readiness.READY}
     embedded = {"mnist5k", "digits", "faces", "gaussians", "forge", "wave"}
     assert ready == embedded | {"mnist", "table", "arrays", "images"}

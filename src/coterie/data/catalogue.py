@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.data.sources.acs_income import AcsIncome
 from coterie.data.sources.base import Readiness, Source, State
-from coterie.data.sources.binary_features import Purchase100, Texas100
+from coterie.data.sources.binary_features import Location30, Purchase100, Texas100
 from coterie.data.sources.celeba import Celeba
 from coterie.data.sources.chinese_mnist import ChineseMnist
 from coterie.data.sources.cifar import Cifar10, Cifar100
@@ -25,7 +25,7 @@ SOURCES: dict[str, type[Source]] = {
     for source in (
         *(Mnist5k, Digits, Faces, GaussianMixture, Forge, Wave),
         *(Mnist, FashionMnist, Cifar10, Cifar100, ChineseMnist, Lfw, Celeba),
-        *(Texas100, Purchase100, AcsIncome, Yelp, Critics),
+        *(Texas100, Purchase100, Location30, AcsIncome, Yelp, Critics),
         *(Table, Arrays, ImageFolder),
     )
 }

@@ -1,4 +1,4 @@
-"""Texas100 and Purchase100: binary features, 100 classes."""
+"""Texas100, Purchase100 and Location-30: binary features, 100 or 30 classes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ class Purchase100(Source):
     )
     places: ClassVar[tuple[str, ...]] = ("purchase",)
     features: ClassVar[int] = 600
+    classes: ClassVar[int] = 100
+    text: ClassVar[str] = "dataset_purchase"  # the file as it is published: the label, then the features, line by line
 
     def read(self, folder: Path) -> Examples:
         packed = self.find(folder, f"{self.name}.npz")
@@ -41,12 +43,26 @@ class Purchase100(Source):
             raise InvalidInput(
                 f"{self.name}: features {x.shape} and {len(y)} labels; (n, {self.features}) and n are due"
             )
-        return Examples(x=torch.from_numpy(x).to(torch.float32), y=integers(y), classes=100, name=self.name)
+        return Examples(x=torch.from_numpy(x).to(torch.float32), y=integers(y), classes=self.classes, name=self.name)
 
     def read_text(self, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        path = self.need(folder, "dataset_purchase", f"{self.name}.npz")
+        path = self.need(folder, self.text, f"{self.name}.npz")
         heads, x = read_bits(path, self.features)
-        return x, np.array([int(head) for head in heads]) - 1
+        return x, np.array([int(head.strip(b'"')) for head in heads]) - 1
+
+
+@dataclass(frozen=True)
+class Location30(Purchase100):
+    """5,010 people, which of 446 places and kinds of place each visited; the classes are 30 clusters of people."""
+
+    name: ClassVar[str] = "location30"
+    about: ClassVar[str] = "5,010 people, 446 binary features, 30 classes"
+    published_at: ClassVar[str] = "https://github.com/privacytrustlab/datasets (dataset_location.tgz)"
+    layout: ClassVar[str] = "bangkok (label, then 446 features a line); or location30.npz with features, labels"
+    places: ClassVar[tuple[str, ...]] = ("location",)
+    features: ClassVar[int] = 446
+    classes: ClassVar[int] = 30
+    text: ClassVar[str] = "bangkok"
 
 
 @dataclass(frozen=True)
