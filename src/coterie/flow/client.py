@@ -47,27 +47,40 @@ class ClientSide:
 
     def answer(self, asked: Down, cohort: Cohort, adversaries: tuple[Memory, ...] = ()) -> Answer:
         """The answer of these clients to a message that has been opened."""
-        turn, chosen, before = cohort.turn, None, None
         if asked.kind.part:
-            sent = self.guard.follow_up(asked, cohort)
-        else:
-            cohort.given = asked.published.values
-            honest = self.protocol.answer(asked.kind, asked.published.values, cohort, self.guard)
-            if adversaries:
-                honest = replaced(self.insiders, asked, honest, adversaries, turn.roots.draws)
-            chosen = honest.membership
-            sent = self.guard.contribute(honest, cohort)
-            if honest.values and not sent.values:
-                before = self._known(asked, honest)
-        up = Up(asked.kind, asked.round, sent)
+            return self._answer(asked, cohort, self.guard.follow_up(asked, cohort), adversaries)
+        cohort.given = asked.published.values
+        honest = self.protocol.answer(asked.kind, asked.published.values, cohort, self.guard)
+        return self.guarded(asked, honest, cohort, adversaries)
+
+    def guarded(
+        self, asked: Down, honest: Contributions, cohort: Cohort, adversaries: tuple[Memory, ...] = ()
+    ) -> Answer:
+        """What leaves of an answer that was computed: insiders replace their own, and then the guard has its say."""
+        cohort.given = asked.published.values
+        if adversaries:
+            honest = replaced(self.insiders, asked, honest, adversaries, cohort.turn.roots.draws)
+        sent = self.guard.contribute(honest, cohort)
+        before = self._known(asked, honest) if honest.values and not sent.values else None
+        return self._answer(asked, cohort, sent, adversaries, honest.membership, before)
+
+    def _answer(
+        self,
+        asked: Down,
+        cohort: Cohort,
+        sent: Contributions,
+        adversaries: tuple[Memory, ...],
+        chosen: Tensor | None = None,
+        before: Up | None = None,
+    ) -> Answer:
         return Answer(
-            up,
+            Up(asked.kind, asked.round, sent),
             tuple(cohort.ids.tolist()),
             tuple(cohort.memory),
             adversaries,
             chosen,
-            turn.ledger.rows,
-            turn.metrics.rows,
+            cohort.turn.ledger.rows,
+            cohort.turn.metrics.rows,
             before,
         )
 

@@ -16,7 +16,7 @@ from coterie.errors import InvalidInput
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.models.model import Batch, Model
-from coterie.learn.params import Params
+from coterie.learn.params import Params, map_leaves
 from coterie.learn.sgd import GradientHook, Local, descend
 from coterie.rng import Rng, Secrets
 from coterie.wire.codec import Memory as Memory
@@ -150,6 +150,10 @@ class Cohort:
                 places.append(np.arange(start, end))
         sizes = torch.tensor([len(place) for place in places])
         return Shards(self.round_shards.rows[torch.from_numpy(np.concatenate(places))], sizes.cumsum(0))
+
+    def copies(self, models: Params, choice: Tensor) -> dict[str, Tensor]:
+        """(clients, ...): each client's copy of the slot that it chose, (clients,)."""
+        return map_leaves(lambda leaf: leaf.index_select(0, choice), models)
 
     # -- training ------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -50,20 +50,56 @@ def drive(
     ``before_ask`` is called with each of the protocol's requests before it goes out; its state is all that is needed to
     go on from there. A guard's further exchanges about a request start over with it.
     """
-    wire = _Wire(transport, tape, traffic, seats or Seats(), server.rng)
-    steps = protocol.run(state, server)
-    answer: Replies | None = None
-    while True:
+    return Course(protocol, state, server, transport, tape, traffic, seats, before_ask).finish()
+
+
+class Course(Generic[State]):
+    """A run under way, one message at a time, for whoever does something between them."""
+
+    def __init__(
+        self,
+        protocol: Algorithm[State],
+        state: State,
+        server: Server,
+        transport: Transport,
+        tape: Tape | None = None,
+        traffic: Traffic | None = None,
+        seats: Seats | None = None,
+        before_ask: Callable[[Ask[State]], None] | None = None,
+    ) -> None:
+        self.state = state  # the last one, once there is no further message
+        self._protocol, self._server, self._before_ask = protocol, server, before_ask
+        self._wire = _Wire(transport, tape, traffic, seats or Seats(), server.rng)
+        self._steps = protocol.run(state, server)
+        self._ask: Ask[State] | None = None
+        self._asked: Down | None = None
+
+    def next_message(self) -> Down | None:
+        """Have the last message answered by the transport, and say what goes out next; None: the run is over."""
         try:
-            ask = next(steps) if answer is None else steps.send(answer)
+            if self._ask is None or self._asked is None:
+                ask = next(self._steps)
+            else:
+                ask = self._steps.send(self._replies(self._ask, self._asked))
         except StopIteration as finished:
-            return finished.value  # type: ignore[no-any-return]
-        if before_ask is not None and not ask.kind.part:
-            before_ask(ask)
-        down = message_of(ask, server)
-        expected = None if ask.kind.part else protocol.expects(ask, server)
-        admission = Admission(down, expected and server.guard.expects(expected))
-        answer = Replies(_admitted(wire.exchange(down), admission, server))
+            self.state = finished.value
+            return None
+        if self._before_ask is not None and not ask.kind.part:
+            self._before_ask(ask)
+        self._ask, self._asked = ask, message_of(ask, self._server)
+        return self._asked
+
+    def _replies(self, ask: Ask[State], down: Down) -> Replies:
+        """What comes back, each answer checked once before anything uses it."""
+        expected = None if ask.kind.part else self._protocol.expects(ask, self._server)
+        admission = Admission(down, expected and self._server.guard.expects(expected))
+        return Replies(_admitted(self._wire.exchange(down), admission, self._server))
+
+    def finish(self) -> State:
+        """All that is left of it."""
+        while self.next_message() is not None:
+            pass
+        return self.state
 
 
 def message_of(ask: Ask[State], server: Server) -> Down:

@@ -14,7 +14,7 @@ from coterie.flow.adversary import Adversary, Seats
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import Cohort, Memory
-from coterie.flow.drive import Transport, drive
+from coterie.flow.drive import Course, Transport
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol, Server
 from coterie.flow.simulate import CHUNK_BYTES, AnyFederation, Dropping, Simulator, population
@@ -106,18 +106,19 @@ class Ring(Generic[State]):
         if memory is not None:
             self.clients.memory = dict(memory)
         transport: Transport = self.clients if self.lost is None else Dropping(self.clients, self.lost)
-        state = drive(
-            self.protocol,
-            self.protocol.start(self.server) if state is None else state,
-            self.server,
-            transport,
-            tape=self.tape,
-            traffic=self.traffic,
-            seats=self._seats,
-            before_ask=before_ask,
-        )
+        state = self.course(transport, state, before_ask).finish()
         self.clients.forget_turn()
         return state
+
+    def course(
+        self,
+        transport: Transport,
+        state: State | None = None,
+        before_ask: Callable[[Ask[State]], None] | None = None,
+    ) -> Course[State]:
+        """A run over this transport, message by message."""
+        start = self.protocol.start(self.server) if state is None else state
+        return Course(self.protocol, start, self.server, transport, self.tape, self.traffic, self._seats, before_ask)
 
     def models(self, state: State) -> Params:
         """What the server would publish now, through its guard, as the clients' guard opens it."""

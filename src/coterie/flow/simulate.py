@@ -89,13 +89,23 @@ class Simulator:
         chunks = self._chunks(order)
         orders = ((order.pick(chunk), *self._memories(order.clients[chunk].tolist())) for chunk in chunks)
         for answer in self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders):
-            self._remember(answer)
-            if self.witness is not None:
-                self.witness(asked, answer)
-            if self.knows is not None and answer.before is not None:
-                self.knows(answer.before)
-            if len(answer.up.clients):
-                yield answer.up
+            yield from self.take(asked, answer)
+
+    def take(self, asked: Down, answer: Answer) -> Iterator[Up]:
+        """What leaves of an answer; what stays with its clients is remembered."""
+        self._remember(answer)
+        if self.witness is not None:
+            self.witness(asked, answer)
+        if self.knows is not None and answer.before is not None:
+            self.knows(answer.before)
+        if len(answer.up.clients):
+            yield answer.up
+
+    def opened_for_all(self, asked: Down) -> tuple[Down, Cohort]:
+        """A message as its clients open it, and all of them together, for whoever computes their answer."""
+        self.forget_turn(asked.clients.tolist())
+        turn = Turn(asked.round, self.roots, asked.kind)
+        return self.side.opened(asked, turn), self.cohort(asked.clients, turn, asked.sees)
 
     def _in_turn(self, orders: Iterable[Order]) -> Iterator[Answer]:
         for order in orders:

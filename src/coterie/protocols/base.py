@@ -119,11 +119,6 @@ class ModelTrainer(Trainer[Models]):
         return state.published
 
 
-def copies(models: Params, choice: Tensor) -> dict[str, Tensor]:
-    """(clients, ...): each client's copy of the slot that it chose."""
-    return map_leaves(lambda leaf: leaf.index_select(0, choice), models)
-
-
 def updates(sent: Contributions, models: Params, given: Tensor) -> Tensor:
     """(clients, length): how far each client moved from the slot that it was given."""
     moved = flatten(sent.values, leading=2)[:, 0]

@@ -14,8 +14,8 @@ from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Running, Server
-from coterie.learn.params import Params
-from coterie.protocols.base import Trainer, copies, cosines, updates
+from coterie.learn.params import Params, pick
+from coterie.protocols.base import Trainer, cosines, updates
 from coterie.rng import Rng
 from coterie.wire.codec import register
 from coterie.wire.messages import TRAIN, Contributions, Kind, Published
@@ -120,7 +120,7 @@ class CosineKMeans(Trainer[Groups]):
 
     def _same(self, models: Params) -> Published:
         """The first model in every slot."""
-        return Published(copies(models, torch.zeros(self.clusters, dtype=torch.int64)))
+        return Published(pick(models, torch.zeros(self.clusters, dtype=torch.int64)))
 
     def result(self, state: Groups) -> Published:
         return state.published
@@ -130,5 +130,5 @@ class CosineKMeans(Trainer[Groups]):
 
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         seen = cohort.seen(models)
-        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=str(kind))
+        trained = cohort.train(cohort.copies(models, seen.int().argmax(1)), self.local, guard, label=str(kind))
         return self.contribution(cohort, trained, seen.float())

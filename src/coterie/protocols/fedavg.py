@@ -9,7 +9,7 @@ import torch
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.learn.params import Params
-from coterie.protocols.base import ModelTrainer, copies
+from coterie.protocols.base import ModelTrainer
 from coterie.wire.messages import Contributions, Kind
 
 
@@ -20,7 +20,7 @@ class FedAvg(ModelTrainer):
         return 1
 
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
-        start = copies(models, torch.zeros(len(cohort), dtype=torch.int64))
+        start = cohort.copies(models, torch.zeros(len(cohort), dtype=torch.int64))
         trained = cohort.train(start, self.local, guard, proximal=self._proximal)
         return self.contribution(cohort, trained, torch.ones(len(cohort), 1))
 

@@ -15,7 +15,7 @@ from coterie.errors import require
 from coterie.flow.cohort import Cohort, segment_mean
 from coterie.flow.guard import ClientGuard
 from coterie.learn.params import Params, map_leaves, stack
-from coterie.protocols.base import ModelTrainer, copies
+from coterie.protocols.base import ModelTrainer
 from coterie.wire.messages import Contributions, Kind
 
 
@@ -44,7 +44,7 @@ class FedEM(ModelTrainer):
         cohort.keep("mixture", segment_mean(shares, cohort.round_shards))
         trained = [  # the M step: each component on all data, weighted by its share in each example
             cohort.train(
-                copies(models, torch.full((len(cohort),), slot)),
+                cohort.copies(models, torch.full((len(cohort),), slot)),
                 self.local,
                 guard,
                 example_weights=shares[:, slot],

@@ -17,7 +17,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params, map_leaves, stack
-from coterie.protocols.base import Models, ModelTrainer, copies
+from coterie.protocols.base import Models, ModelTrainer
 from coterie.wire.messages import Contributions, Kind, Published
 
 CHOOSE = Kind("choose")
@@ -155,7 +155,7 @@ class Ifca(ModelTrainer):
             return self.votes(models["seeds"][0], cohort)
         looked_at = cohort.first_batches(self.local) if self.choose_on_batch else None
         choice = cohort.losses(models, self.choose_on, looked_at).argmin(1)  # (clients,)
-        trained = cohort.train(copies(models, choice), self.local, guard)
+        trained = cohort.train(cohort.copies(models, choice), self.local, guard)
         return self.contribution(cohort, trained, one_hot(choice, self.clusters).float())
 
     def votes(self, seeds: Tensor, cohort: Cohort) -> Contributions:

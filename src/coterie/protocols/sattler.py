@@ -20,7 +20,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params, map_leaves
-from coterie.protocols.base import Trainer, copies, cosines, updates
+from coterie.protocols.base import Trainer, cosines, updates
 from coterie.wire.codec import register
 from coterie.wire.messages import TRAIN, Contributions, Kind, Published
 
@@ -152,7 +152,7 @@ class Sattler(Trainer[Tree]):
 
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         seen = cohort.seen(models)
-        trained = cohort.train(copies(models, seen.int().argmax(1)), self.local, guard, label=str(kind))
+        trained = cohort.train(cohort.copies(models, seen.int().argmax(1)), self.local, guard, label=str(kind))
         return self.contribution(cohort, trained, seen.float())
 
 
