@@ -15,6 +15,7 @@ from tests.ring import Play, blobs, play
 
 from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
 from coterie.attacks.base import Attack
+from coterie.attacks.canaries import CanaryTest
 from coterie.attacks.distance_geometry import RECORD, DistanceGeometry, Seen
 from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
 from coterie.attacks.profiling import IdentityProfiling, SensitivityProfiling
@@ -27,6 +28,7 @@ from coterie.attacks.reconstruction import (
     MeansReconstruction,
     RecordReconstruction,
 )
+from coterie.attacks.shadows import Asked, Rehearsed, Seat, ShadowMembership
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation
@@ -96,6 +98,9 @@ def raids() -> Mapping[str, Raid]:
     first = _examples(rows, 0)
     known_records = {REST: first.take(torch.arange(1, len(first))), OTHERS: rows.examples.take(rows.train.rows[12:])}
     shadows = POINTS[:6].reshape(2, 3, 4)
+    every = torch.arange(6)  # one record of each client is asked about
+    questions = Asked(rows.train.rows[rows.train.offsets[:-1]], every * 0, every, every < 0)
+    looks = torch.randn(2, 4, 2, 6, generator=torch.Generator().manual_seed(0))
     averaging = FedAvg(rounds=9, local=LOCAL)
     apart = by_columns()
     twenty = apart.examples.take(torch.arange(20))
@@ -127,6 +132,17 @@ def raids() -> Mapping[str, Raid]:
         "distance geometry, totals": Raid(DistanceGeometry(), VerticalKMeans(3), apart, auxiliary=aligned),
         "distance geometry, a party": Raid(
             DistanceGeometry(Seen.PARTY, 0), VerticalKMeans(3), apart, auxiliary=aligned, poorer=(ONE_CLIENT,)
+        ),
+        "shadow membership": Raid(
+            ShadowMembership(Seat.UPLOADS, SMALL, questions, Rehearsed(*looks), (0, 1)),
+            profiled,
+            rows,
+            SMALL,
+            auxiliary=each,
+            poorer=(ONE_CLIENT,),
+        ),
+        "canary test": Raid(
+            CanaryTest(Seat.UPLOADS, SMALL, every), profiled, rows, SMALL, auxiliary=Auxiliary(first.take(every))
         ),
         "cost test": Raid(CostTest(POINTS[0]), LLOYD, rows),
         "shadow test": Raid(ShadowTest(POINTS[0], shadows, shadows + 1), LLOYD, rows),

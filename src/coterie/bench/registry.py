@@ -23,6 +23,10 @@ class Options:
     flower_python: Path | None = None  # an interpreter that can import flwr[simulation] and torch
     pfl_python: Path | None = None  # an interpreter that can import pfl and torch
     feddp_kmeans: Path | None = None  # a folder with the public code of FedDP-KMeans, which that interpreter can run
+    location30: Path | None = None  # a folder with Location-30
+    lira: Path | None = None  # a folder with LiRA's own plot.py
+    privacy_meter: Path | None = None  # a folder with Privacy Meter's attacks.py
+    science_python: Path | None = None  # an interpreter that can import what these two need
 
     def __post_init__(self) -> None:
         require(self.repeats >= 1, "repeats", self.repeats, "must be at least 1")
@@ -51,6 +55,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "ciphers": Benchmark("sealed sums beside TenSEAL and the paper's tables", "coterie.bench.ciphers:ciphers"),
     "kmeans": Benchmark("FedDP-KMeans: a loop, the public code, ten million points", "coterie.bench.kmeans:kmeans"),
     "noise": Benchmark("discrete noise and exact sums beside floats", "coterie.bench.noise:noise"),
+    "shadows": Benchmark("shadow federations together and one by one", "coterie.bench.shadows:both"),
+    "canaries": Benchmark("what canaries prove of DP-SGD, honest and broken", "coterie.bench.canaries:canaries"),
+    "members": Benchmark("LiRA and RMIA beside their authors' code, if given", "coterie.bench.members:members"),
     "peers": Benchmark("Flower's simulation and pfl, if given", "coterie.bench.beside_peers:peers"),
 }
 

@@ -150,6 +150,10 @@ def bench(
     ] = None,
     pfl_python: Annotated[Path | None, typer.Option(help="A Python with pfl, for peers and kmeans.")] = None,
     feddp_kmeans: Annotated[Path | None, typer.Option(help="Public code of FedDP-KMeans, for kmeans.")] = None,
+    location30: Annotated[Path | None, typer.Option(help="A folder with Location-30, for members.")] = None,
+    lira: Annotated[Path | None, typer.Option(help="A folder with LiRA's plot.py, for members.")] = None,
+    privacy_meter: Annotated[Path | None, typer.Option(help="A folder with its attacks.py, for members.")] = None,
+    science_python: Annotated[Path | None, typer.Option(help="A Python with matplotlib, for members.")] = None,
 ) -> None:
     """Measure speeds, each as a ratio to a baseline measured beside it."""
     from coterie.bench.registry import Options
@@ -159,7 +163,14 @@ def bench(
         benchmarking.show_list()
     else:
         options = Options(
-            repeats=repeats, flower_python=flower_python, pfl_python=pfl_python, feddp_kmeans=feddp_kmeans
+            repeats=repeats,
+            flower_python=flower_python,
+            pfl_python=pfl_python,
+            feddp_kmeans=feddp_kmeans,
+            location30=location30,
+            lira=lira,
+            privacy_meter=privacy_meter,
+            science_python=science_python,
         )
         benchmarking.bench(names or [], as_json, options)
 
