@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.laws.members import MEMBERS, Member
 
+from coterie.defences.blinding import Blinding
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.noisy_sums.central import CentralNoise
@@ -63,6 +64,7 @@ DEFENCES = {
         lambda _: RandomisedResponse(generalised(1.0, 16), bound=40.0), lambda _: RandomisedResponse()
     ),
     "perturb once": Shield(lambda _: PerturbOnce(piecewise(1.0), -6.0, 6.0), lambda _: PerturbOnce()),
+    "blinding": Shield(lambda _: Blinding(), lambda _: Blinding(0.0, permute=False)),
     "secure sums": Shield(lambda _: SecureSums(), lambda _: SecureSums(), to_the_grid=True),
     "mingling": Shield(
         lambda _: Mingling(threshold=1, exact=False, cipher=MockCipher()),

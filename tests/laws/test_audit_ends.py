@@ -34,8 +34,9 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "kfed": {"clusters": 3},
     "federated_lloyd": {"clusters": 3, "level": "record", "steps": 2},
     "feddp_kmeans": {"clusters": 3, "level": "record"},
+    "vertical_kmeans": {"clusters": 3, "steps": 2, "start_on": "records"},
 }
-CLUSTERINGS = ("kfed", "federated_lloyd", "feddp_kmeans")
+CLUSTERINGS = ("kfed", "federated_lloyd", "feddp_kmeans", "vertical_kmeans")
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
     "dropout": {"rate": 0.2},
@@ -44,7 +45,11 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "mingling": {"cipher": "mock", "exact": True},
     "secure_sums": {},
     "noisy_sums": {"added_by": "shared"},
+    "randomised_response": {"epsilon": 2.0, "bound": 200.0},
+    "perturb_once": {"epsilon": 2.0},
+    "blinded_sums": {},
 }
+PRICED = ("dpsgd", "noisy_sums", "randomised_response", "perturb_once")
 CHOICES = [Choice.model_validate({"kind": kind, **options}) for kind, options in DEFENCES.items()]
 
 TINY: dict[str, Any] = {
@@ -69,6 +74,8 @@ def subject(trainer: str, **more: Any) -> Subject:
     local = {"steps": 2, "batch_size": 8, "lr": 0.1, "poisson": True}
     training = {} if trainer in CLUSTERINGS else {"rounds": 2, "local": local}
     chosen = {"kind": trainer, **training, **TRAINERS[trainer]}
+    if trainer == "vertical_kmeans":
+        more = {"partition": {"kind": "vertical", "parties": 3}, **more}
     return parse({**TINY, "public": {"rows": 40}, "trainer": chosen, "audit": AUDIT, **more}, "test")
 
 
@@ -120,7 +127,7 @@ def as_trained(asked: Subject, result: AuditResult) -> None:
     assert row.upload_bytes == done.traffic.up_a_client
     assert row.spent == case.spent(done.ledger)
     assert (row.promise and row.promise.epsilon) == (case.promise and case.promise.epsilon)
-    assert (row.spent is not None) == (asked.defence.kind in ("dpsgd", "noisy_sums"))
+    assert (row.spent is not None) == (asked.defence.kind in PRICED)
 
 
 def test_the_audit_and_the_training_command_say_the_same(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from coterie.errors import InvalidInput
-from coterie.measure.clustering import accuracy, adjusted_rand, kmeans_cost, mutual_information, purity
+from coterie.measure.clustering import accuracy, adjusted_rand, kmeans_cost, mutual_information, purity, weighted_f
 from coterie.rng import Rng
 
 
@@ -54,3 +54,16 @@ def test_bad_input_is_named() -> None:
         accuracy(torch.zeros(2), torch.zeros(3))
     with pytest.raises(InvalidInput, match="points=0"):
         kmeans_cost(torch.zeros(0, 2), torch.zeros(1, 2))
+
+
+def test_weighted_f_by_hand() -> None:
+    """Six and four records; a cluster of five of the first, and one of the sixth and all of the second.
+
+    F of the first: P 5/5, R 5/6, so 10/11; of the second: P 4/5, R 4/4, so 8/9.
+    """
+    predicted = torch.tensor([0] * 5 + [1] * 5)
+    truth = torch.tensor([0] * 6 + [1] * 4)
+    assert weighted_f(predicted, truth) == pytest.approx(0.6 * 10 / 11 + 0.4 * 8 / 9)
+    assert weighted_f(1 - predicted, truth) == weighted_f(predicted, truth)
+    assert weighted_f(truth, truth) == 1
+    assert weighted_f(torch.zeros(10, dtype=torch.int64), truth) == pytest.approx(0.6 * 12 / 16)  # one has no cluster

@@ -36,6 +36,7 @@ class Seen(Enum):
 
     PARTY = "a party's distances"
     TOTALS = "totals over the parties"
+    SHAPES = "the shapes of blinded totals"
     ASSIGNMENTS = "all assignments"
     LAST = "the last assignments"
 
@@ -84,6 +85,9 @@ class DistanceGeometry:
         require(len(rows) >= 2, "known records", len(rows), "must be at least 2: one alone aligns nothing")
         if self.seen in (Seen.ASSIGNMENTS, Seen.LAST):
             features = centred(_one_hot(assignments(view), only_last=self.seen is Seen.LAST))
+            return Recovered(fitted(low_rank(features, features.shape[1]), rows, columns), rows, (_rank(features),))
+        if self.seen is Seen.SHAPES:
+            features = centred(shapes(view))
             return Recovered(fitted(low_rank(features, features.shape[1]), rows, columns), rows, (_rank(features),))
         stacked, middle = embedding(steps_of(view, self.party))
         rank = _rank(middle)
@@ -140,6 +144,15 @@ def _squared(view: View, round: int, kind: str, party: int | None) -> Tensor | N
     if party not in ids:
         raise NotPermitted(f"{view.threat.name} sees nothing that party {party} sent; it sees {ids}")
     return leaf[ids.index(party)]
+
+
+def shapes(view: View) -> Tensor:
+    """(records, numbers of all steps): each record's totals in order of size, from 0 to 1: what blinding leaves."""
+    found = []
+    for step in steps_of(view):
+        low, high = step.squared.min(1, keepdim=True).values, step.squared.max(1, keepdim=True).values
+        found.append(((step.squared - low) / (high - low).clamp_min(1e-300)).sort(1).values)
+    return torch.cat(found, 1)
 
 
 def assignments(view: View) -> list[Tensor]:

@@ -233,6 +233,7 @@ NAMES = {
     "kfed": "k-FED",
     "federated_lloyd": "federated Lloyd",
     "feddp_kmeans": "FedDP-KMeans",
+    "vertical_kmeans": "vertical k-means",
     "label_sets": "label sets",
     "by_tag": "by tag",
 }

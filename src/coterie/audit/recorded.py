@@ -21,7 +21,7 @@ import coterie.config.builders  # noqa: F401  (recorded ciphertexts can be read 
 from coterie.audit import toml
 from coterie.audit.case import RecordedOptions, Subject, read
 from coterie.config.built import Case
-from coterie.data.federation import Examples, Federation
+from coterie.data.federation import Examples, Federation, VerticalFederation
 from coterie.errors import DataMissing, InvalidInput, require
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
@@ -222,6 +222,8 @@ HEADER = """\
 
 def truth_of(federation: Federation, witness: Witness) -> dict[str, Any]:
     """What the simulator knows: groups, preferred classes, and who used the property when."""
+    if isinstance(federation, VerticalFederation):  # parties with columns have none of these
+        return {}
     groups = {client: group for client, group in enumerate(federation.groups.tolist()) if group >= 0}
     known = Preferences.of(federation).labels
     preferred = {client: sorted(classes) for client, classes in known.items()} if groups else {}

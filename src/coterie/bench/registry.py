@@ -54,6 +54,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     ),
     "ciphers": Benchmark("sealed sums beside TenSEAL and the paper's tables", "coterie.bench.ciphers:ciphers"),
     "kmeans": Benchmark("FedDP-KMeans: a loop, the public code, ten million points", "coterie.bench.kmeans:kmeans"),
+    "vertical": Benchmark("vertical k-means, a step beside scikit-learn's", "coterie.bench.vertical:vertical"),
     "noise": Benchmark("discrete noise and exact sums beside floats", "coterie.bench.noise:noise"),
     "shadows": Benchmark("shadow federations together and one by one", "coterie.bench.shadows:both"),
     "canaries": Benchmark("what canaries prove of DP-SGD, honest and broken", "coterie.bench.canaries:canaries"),

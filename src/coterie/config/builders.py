@@ -8,16 +8,21 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from coterie.defences.blinding import Blinding
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, TagRule
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
+from coterie.defences.randomised_response.channel import Channel
+from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
+from coterie.defences.randomised_response.mechanisms import LEVELS, MECHANISMS, gap_rr
 from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.errors import InvalidInput, require
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
+from coterie.flow.stack import Stack
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.privacy.guarantee import DELTA, Level
 from coterie.protocols.clusterings.base import Clusterer
@@ -75,6 +80,46 @@ def mingling(
 def secure_sums(neighbours: int | None = None, width: int = 8) -> SecureSums:
     """``neighbours``: with how many others each client shares masks; all, if left out. ``width``: bytes of a word."""
     return SecureSums(PairwiseMasks(neighbours, width=width))
+
+
+# -- parties that hold columns -------------------------------------------------------------------------------------
+
+Mechanism = Literal["gap_rr", "generalised", "ordered", "piecewise", "square_wave", "laplace"]
+
+
+def randomised_response(
+    mechanism: Mechanism = "piecewise",
+    epsilon: float = 1.0,
+    levels: int = LEVELS,
+    ratio: float = 0.5,
+    bound: float | None = None,
+    memoised: bool = False,
+) -> RandomisedResponse:
+    """``epsilon`` is a value's; ``ratio`` is Gap-RR's alone. Without a public ``bound`` there is no guarantee."""
+    return RandomisedResponse(_channel(mechanism, epsilon, levels, ratio), bound, memoised)
+
+
+def perturb_once(
+    mechanism: Mechanism = "piecewise",
+    epsilon: float = 1.0,
+    levels: int = LEVELS,
+    ratio: float = 0.5,
+    low: float = 0.0,
+    high: float = 1.0,
+) -> PerturbOnce:
+    """``epsilon`` is a value's, and ``low`` and ``high`` are public."""
+    return PerturbOnce(_channel(mechanism, epsilon, levels, ratio), low, high)
+
+
+def _channel(mechanism: Mechanism, epsilon: float, levels: int, ratio: float) -> Channel:
+    if mechanism == "gap_rr":
+        return gap_rr(epsilon, levels, ratio)
+    return MECHANISMS[mechanism](epsilon, levels)
+
+
+def blinded_sums(spread: float = 4.0, permute: bool = True) -> Stack:
+    """Masked sums of numbers that are blinded by what the parties share."""
+    return Stack(Blinding(spread, permute), SecureSums())
 
 
 # -- clusterings, which start from something public ----------------------------------------------------------------

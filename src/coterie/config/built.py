@@ -37,4 +37,7 @@ class Case:
         """By the ledger. Where no epsilon is stated, the ledger's price rests on nothing, and is none either."""
         promise = self.promise
         stated = promise is not None and math.isfinite(promise.guarantee.epsilon)
-        return ledger.epsilon(self.delta) if stated and ledger.rows else None
+        if promise is None or not stated or not ledger.rows:
+            return None
+        said = promise.guarantee
+        return ledger.epsilon(said.delta if said.proven else self.delta, said.neighbours)

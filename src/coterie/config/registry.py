@@ -30,6 +30,7 @@ TRAINERS = {
     "kfed": "coterie.protocols.clusterings.kfed:KFed",
     "federated_lloyd": "coterie.config.builders:federated_lloyd",
     "feddp_kmeans": "coterie.config.builders:feddp_kmeans",
+    "vertical_kmeans": "coterie.protocols.clusterings.vertical_kmeans:VerticalKMeans",
 }
 
 MODELS = {
@@ -50,6 +51,7 @@ PARTITIONS = {
     "by_tag": "coterie.data.partition:ByTag",
     "rotation": "coterie.data.partition:Rotation",
     "property": "coterie.data.partition:PropertySplit",
+    "vertical": "coterie.data.partition:Vertical",
 }
 
 DEFENCES = {
@@ -60,6 +62,9 @@ DEFENCES = {
     "mingling": "coterie.config.builders:mingling",
     "secure_sums": "coterie.config.builders:secure_sums",
     "noisy_sums": "coterie.config.builders:noisy_sums",
+    "randomised_response": "coterie.config.builders:randomised_response",
+    "perturb_once": "coterie.config.builders:perturb_once",
+    "blinded_sums": "coterie.config.builders:blinded_sums",
 }
 
 

@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.data.federation import Federation, Shards
-from coterie.errors import InvalidInput
+from coterie.data.federation import Federation, Shards, VerticalFederation
 from coterie.flow.cohort import evaluation_block, segment_mean
 from coterie.flow.ring import AnyRing
+from coterie.learn.clusters.columns import means_by_label
 from coterie.learn.clusters.lloyd import nearest, squared_distances
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params, pick
 from coterie.measure.intervals import Sample
+from coterie.protocols.clusterings.vertical_kmeans import LABELS
 
 ROWS_AT_ONCE = 200_000
 ACCURACY, COST = "accuracy", "k-means cost"
@@ -61,11 +62,13 @@ def evaluate(ring: AnyRing, state: object) -> Scores:
     """What every client would have of the federation now: the only evaluation there is.
 
     Of a network, its accuracy on the client's own test rows; of a clustering, the mean squared distance of the client's
-    points from the nearest centre. What is published passes both sides' guards on its way, as in a round.
+    points from the nearest centre, or of records from the mean of their cluster where parties hold columns of them.
+    What is published passes both sides' guards on its way, as in a round.
     """
     federation = ring.federation
-    if not isinstance(federation, Federation):
-        raise InvalidInput("federation=columns has no rows of its own to score; evaluate it by its clustering")
+    if isinstance(federation, VerticalFederation):
+        cost = _cost_of_columns(ring.models(state)[LABELS][0].long(), federation)
+        return Scores(torch.full((federation.clients,), cost), torch.ones(federation.clients, 1), COST)
     models, choices = served(ring, state)
     if ring.model is None:
         return Scores(_costs(models["centres"][0], federation), choices, COST)
@@ -85,6 +88,15 @@ def _costs(centres: Tensor, federation: Federation) -> Tensor:
     points = federation.examples.x[shards.rows].flatten(1)
     distances = squared_distances(points, centres, nearest(points, centres))
     return torch.where(shards.sizes > 0, segment_mean(distances, shards), torch.nan)
+
+
+def _cost_of_columns(labels: Tensor, federation: VerticalFederation) -> float:
+    """The mean squared distance of a record from the mean of its cluster: what all parties have between them."""
+    total = 0.0
+    for own in federation.parts:
+        centres = means_by_label(own, labels, own.mean(0).expand(int(labels.max()) + 1, -1))
+        total += float(squared_distances(own, centres, labels).double().mean())
+    return total
 
 
 def accuracy(model: Model, models: Params, choices: Tensor, federation: Federation) -> Tensor:

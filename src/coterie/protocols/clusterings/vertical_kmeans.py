@@ -28,6 +28,7 @@ from coterie.wire.messages import Contributions, Kind, Published
 
 SEED, DISTANCES = Kind("seed"), Kind("distances")
 LABELS, RECORDS, TOTALS = "labels", "records", "distances"
+OF, AMONG = "of", "among"  # beside labels: by which round's totals, and among how many clusters, they were found
 BY_ROWS = "federation=rows: vertical k-means needs parties with columns; split it by columns"
 CENTRES = "centres"  # what a party keeps: its own part of each, (clusters, own columns)
 
@@ -128,10 +129,12 @@ class VerticalKMeans(Protocol[Assignments]):
 
     def _known(self, state: Assignments) -> dict[str, Tensor]:
         """What the parties must be told to have the next centres: the labels, or at first the records."""
-        return {RECORDS: state.chosen} if state.round == self.seedings else {LABELS: self._small(state.labels)}
+        return {RECORDS: state.chosen} if state.round == self.seedings else self._found(state)
 
-    def _small(self, labels: Tensor) -> Tensor:
-        return labels.to(torch.uint8 if self.clusters <= 256 else torch.int32)
+    def _found(self, state: Assignments) -> dict[str, Tensor]:
+        small = torch.uint8 if self.clusters <= 256 else torch.int32
+        labels = state.labels.clamp_min(0).to(small)
+        return {LABELS: labels, OF: torch.tensor(state.round - 1), AMONG: torch.tensor(self.clusters)}
 
     def _totals(self, kind: Kind, told: Mapping[str, Tensor], state: Assignments, server: Server) -> Steps:
         """(records, centres): the distances summed over all parties."""
@@ -148,8 +151,11 @@ class VerticalKMeans(Protocol[Assignments]):
         )
         return sums.values[TOTALS][0]
 
+    def serves(self, state: Assignments) -> bool:
+        return state.round > self.seedings
+
     def result(self, state: Assignments) -> Published:
-        return Published({LABELS: self._small(state.labels.clamp_min(0)).unsqueeze(0)})
+        return Published({name: leaf.unsqueeze(0) for name, leaf in self._found(state).items()})
 
     # -- a party's side ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,82 @@
+"""Vertical k-means beside scikit-learn's Lloyd on the joined table: a step in the open, and under masked sums."""
+
+from __future__ import annotations
+
+import resource
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.bench.ratio import Ratio
+from coterie.bench.registry import Options
+from coterie.data.federation import Examples, VerticalFederation
+from coterie.data.partition.features import Vertical
+from coterie.defences.secure_sums import SecureSums
+from coterie.flow.guard import Defence
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
+from coterie.protocols.clusterings.vertical_kmeans import Start, VerticalKMeans
+from coterie.rng import Rng
+
+RECORDS, COLUMNS, PARTIES, CLUSTERS = 1_000_000, 40, 4, 10
+FEW, MANY = 1, 4  # steps whose difference is timed: what a run costs besides its steps drops out
+OPEN, MASKED = 1 / 2, 1 / 10  # within so many times of scikit-learn
+
+
+def vertical(options: Options) -> Iterator[Ratio]:
+    yield from steps(options)
+
+
+def steps(
+    options: Options, records: int = RECORDS, columns: int = COLUMNS, parties: int = PARTIES, clusters: int = CLUSTERS
+) -> Iterator[Ratio]:
+    """Processor seconds a step; the data have no clusters, so that none of the runs ends early."""
+    draws = torch.Generator().manual_seed(options.seed)
+    x = torch.rand(records, columns, generator=draws)
+    federation = Vertical(parties).split(
+        Examples(x, torch.zeros(records, dtype=torch.int64), 1, "uniform"), Rng.seeded(options.seed)
+    )
+    chosen = x[torch.randperm(records, generator=draws)[:clusters]].numpy()
+    theirs = _a_step(partial(_scikit, x.numpy(), chosen), options.repeats)
+    shape = f"{records:,} records of {columns} columns, {parties} parties, k = {clusters}"
+    setup = f"scikit-learn's KMeans (lloyd) on the joined table, a step as the difference of {MANY} and {FEW}"
+    plans = (("in the open", Defence(), OPEN), ("masked sums", SecureSums(), MASKED))
+    for name, defence, bound in plans:
+        ours = _a_step(partial(_ours, federation, clusters, defence), options.repeats)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        text = f"{setup}; peak of the process so far {peak:.1f} GiB"
+        yield Ratio(f"vertical k-means, a step {name}: {shape}", ours, "s of processor", theirs, bound, setup=text)
+
+
+def _a_step(run: Callable[[int], object], repeats: int) -> float:
+    """The median of several differences, in processor time, which other processes change little."""
+    run(FEW)  # caches and threads then exist
+    found = []
+    for _ in range(repeats):
+        times = []
+        for count in (FEW, MANY):
+            start = time.process_time()
+            run(count)
+            times.append(time.process_time() - start)
+        found.append((times[1] - times[0]) / (MANY - FEW))
+    return max(median(found), 1e-9)
+
+
+def _ours(federation: VerticalFederation, clusters: int, defence: Defence, steps: int) -> object:
+    protocol = VerticalKMeans(clusters, steps, start_on=Start.RECORDS)
+    with Ring(protocol, federation, None, defence, Roots.seeded(0), processes=0) as ring:
+        return ring.run()
+
+
+def _scikit(x: NDArray[np.float32], centres: NDArray[np.float32], steps: int) -> object:
+    from sklearn.cluster import KMeans
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it does not converge in so few steps, and says so
+        return KMeans(len(centres), init=centres, n_init=1, max_iter=steps, tol=0.0, algorithm="lloyd").fit(x)

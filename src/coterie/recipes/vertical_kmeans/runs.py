@@ -1,0 +1,212 @@
+"""What the jobs of paper 003's tables do: one clustering under a mechanism, or one attack on a recorded run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from coterie.attacks.distance_geometry import CURIOUS_SERVER, RECORD, DistanceGeometry, Seen
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.federation import Examples, VerticalFederation
+from coterie.data.partition.features import Vertical
+from coterie.defences.blinding import Blinding
+from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
+from coterie.defences.randomised_response.mechanisms import MECHANISMS, discretised, gap_rr, piecewise
+from coterie.defences.secure_sums import SecureSums
+from coterie.errors import DataMissing, InvalidInput, nearest
+from coterie.flow.guard import Defence
+from coterie.flow.ring import Ring
+from coterie.flow.stack import Stack
+from coterie.flow.turn import Roots
+from coterie.measure.clustering import weighted_f
+from coterie.measure.columns import correlations
+from coterie.protocols.clusterings.vertical_kmeans import LABELS, Start, VerticalKMeans
+from coterie.rng import Rng
+from coterie.run.jobs import Result
+from coterie.wire.tape import Tape
+
+NONE, DISCRETISED, ONCE, MASKED, BLINDED = "none", "discretised", "perturb_once", "masked_sums", "blinded_sums"
+UCI = ("iris", "wine", "breast_cancer")
+GAP_LEVELS = 50
+HELD = 500  # records of forge, wave and MNIST, as the paper has
+
+
+@lru_cache(maxsize=8)
+def examples(name: str, seed: int, data: str | None, records: int) -> Examples:
+    """The data set with every column put on [0, 1], as if its range were public; at most so many of its records."""
+    found = _found(name, seed, data)
+    rows = torch.arange(len(found))
+    if len(rows) > records:
+        rows = torch.randperm(len(found), generator=Rng.seeded(seed).child("records").torch())[:records]
+    x = found.x[rows].flatten(1)
+    low, high = x.min(0).values, x.max(0).values
+    scaled = torch.where(high > low, (x - low) / (high - low).clamp_min(1e-12), 0.0)
+    return replace(found.take(rows), x=scaled)
+
+
+def _found(name: str, seed: int, data: str | None) -> Examples:
+    from coterie.data.sources.embedded import Digits, Forge, Mnist5k, Wave
+
+    rng = Rng.seeded(seed).child("data")
+    match name:
+        case "forge":
+            return Forge(HELD).load(rng=rng)
+        case "wave":
+            return Wave(HELD).load(rng=rng)
+        case "mnist":
+            return Mnist5k().load()
+        case "digits":
+            return Digits().load()
+        case "acs_income":
+            from coterie.data.sources.acs_income import AcsIncome
+
+            if data is None:
+                raise DataMissing("census data were not given; name the folder that holds acs_income with --data")
+            return AcsIncome().load(data)
+        case _ if name in UCI:
+            return _uci(name)
+    raise InvalidInput(f"data={name!r} {nearest(name, ['forge', 'wave', 'mnist', 'digits', 'acs_income', *UCI])}")
+
+
+def _uci(name: str) -> Examples:
+    from sklearn import datasets
+
+    bunch = getattr(datasets, f"load_{name}")()
+    x, y = torch.from_numpy(bunch.data).float(), torch.from_numpy(bunch.target).long()
+    return Examples(x, y, int(y.max()) + 1, name)
+
+
+def split(found: Examples, parties: int, seed: int) -> VerticalFederation:
+    return Vertical(min(parties, found.x.shape[1])).split(found, Rng.seeded(seed).child("columns"))
+
+
+def numbers(protocol: VerticalKMeans, federation: VerticalFederation) -> int:
+    """How many numbers all parties together tell of a record."""
+    return protocol.facts(federation).numbers_a_record * federation.clients
+
+
+def defence_for(
+    mechanism: str, epsilon: float, levels: int, ratio: float, federation: VerticalFederation, memoised: bool = False
+) -> Defence:
+    """``epsilon`` is a value's. Gap-RR reads its range off the data, as published; the others have a public one."""
+    widest = float(max(len(own) for own in federation.columns))  # columns are on [0, 1]
+    match mechanism:
+        case "none":
+            return Defence()
+        case "discretised":
+            return RandomisedResponse(discretised(levels))
+        case "gap_rr":
+            return RandomisedResponse(gap_rr(epsilon, levels, ratio), memoised=memoised)
+        case "perturb_once":
+            return PerturbOnce(piecewise(epsilon))
+        case "masked_sums":
+            return SecureSums()
+        case "blinded_sums":
+            return Stack(Blinding(), SecureSums())
+        case _ if mechanism in MECHANISMS:
+            return RandomisedResponse(MECHANISMS[mechanism](epsilon, levels), widest, memoised)
+    raise InvalidInput(f"mechanism={mechanism!r} {nearest(mechanism, [NONE, DISCRETISED, ONCE, *MECHANISMS])}")
+
+
+# -- how well it clusters ------------------------------------------------------------------------------------------
+
+
+def utility(
+    name: str,
+    mechanism: str,
+    epsilon: float,
+    seed: int,
+    levels: int = GAP_LEVELS,
+    ratio: float = 0.5,
+    parties: int = 2,
+    steps: int = 20,
+    records: int = HELD,
+    data: str | None = None,
+) -> Result:
+    """The weighted F value (Eq. 11 to 15) from random centres, and what a record has paid in all."""
+    found = examples(name, seed, data, records)
+    federation = split(found, parties, seed)
+    protocol = VerticalKMeans(found.classes, steps, start_on=Start.RECORDS)
+    defence = defence_for(mechanism, epsilon, levels, ratio, federation)
+    with Ring(protocol, federation, None, defence, Roots.seeded(seed), processes=0) as ring:
+        state = ring.run()
+        labels = ring.models(state)[LABELS][0].long()
+    said = defence.guarantee(protocol.facts(federation))
+    spent = said.epsilon if said is not None and said.proven else math.inf
+    return {"f": weighted_f(labels, found.y), "total": spent if math.isfinite(spent) else None, "steps": state.round}
+
+
+def at_total(
+    name: str, mechanism: str, total: float, seed: int, steps: int, parties: int, records: int, data: str | None = None
+) -> Result:
+    """``utility`` where all that a record pays is ``total``: over all numbers that are told of it, or its columns."""
+    found = examples(name, seed, data, records)
+    federation = split(found, parties, seed)
+    protocol = VerticalKMeans(found.classes, steps, start_on=Start.RECORDS)
+    values = found.x.shape[1] if mechanism == ONCE else numbers(protocol, federation)
+    return utility(name, mechanism, total / values, seed, 64, 0.5, parties, steps, records, data)
+
+
+# -- what the server reads -----------------------------------------------------------------------------------------
+
+
+def recovery(
+    name: str,
+    seen: str,
+    known: int,
+    seed: int,
+    mechanism: str = NONE,
+    epsilon: float = 1.0,
+    clusters: int = 10,
+    steps: int = 20,
+    parties: int = 2,
+    records: int = 2000,
+    memoised: bool = False,
+    data: str | None = None,
+) -> Result:
+    """Correlation of what is read with what is true, over the columns that vary; the control has its records mixed up.
+
+    Where a party's distances are read, it is the first party's columns that are looked for.
+    """
+    found = examples(name, seed, data, records)
+    federation = split(found, parties, seed)
+    blinded = mechanism == BLINDED
+    protocol = VerticalKMeans(clusters, steps, start_on=Start.RECORDS if blinded else Start.PLUS_PLUS)
+    tape = Tape([CURIOUS_SERVER])
+    defence = defence_for(mechanism, epsilon, GAP_LEVELS, 0.5, federation, memoised)
+    with Ring(protocol, federation, None, defence, Roots.seeded(seed), tape, processes=0) as ring:
+        ring.run()
+        view = ring.view(CURIOUS_SERVER)
+    which = Seen(seen)
+    party = 0 if which is Seen.PARTY else None
+    truth = found.x if party is None else federation.part(party)
+    attack = DistanceGeometry(which, party)
+    guess = attack.infer(view, known_records(truth, known, seed), Rng.seeded(seed))
+    mixed = [
+        correlations(attack.infer(view, known_records(truth, known, seed, turn), Rng.seeded(seed)), truth)
+        for turn in range(1, 9)
+    ]
+    scores = correlations(guess, truth)
+    varying = scores[~scores.isnan()]
+    control = torch.stack(mixed).nanmean()
+    return {
+        "median": float(varying.median()),
+        "mean": float(varying.mean()),
+        "least": float(varying.min()),
+        "rank": guess.ranks[0],
+        "columns": len(varying),
+        "control": float(control),
+    }
+
+
+def known_records(truth: Tensor, count: int, seed: int, mixed: int = 0) -> Auxiliary:
+    """So many records that the server knows; ``mixed``: with their values dealt to each other."""
+    rows = torch.randperm(len(truth), generator=Rng.seeded(seed).child("known").torch())[:count]
+    values = truth[rows]
+    if mixed:
+        values = values[torch.randperm(count, generator=Rng.seeded(seed).child("mixed", mixed).torch())]
+    return Auxiliary(Examples(values, torch.zeros(count, dtype=torch.int64), 1, "known", {RECORD: rows}))

@@ -1,0 +1,12 @@
+"""The benchmark of vertical k-means runs, on a small size."""
+
+from __future__ import annotations
+
+from coterie.bench.registry import Options
+from coterie.bench.vertical import steps
+
+
+def test_every_row_has_its_baseline() -> None:
+    rows = list(steps(Options(repeats=1), records=3000, columns=8, parties=4, clusters=3))
+    assert len(rows) == 2
+    assert all(row.baseline is not None and row.unit == "s of processor" and row.setup for row in rows)
