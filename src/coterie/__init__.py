@@ -29,6 +29,7 @@ _HOMES = {
     "coterie.data.federation": ("Examples", "Federation", "Schedule", "Shards", "VerticalFederation"),
     "coterie.data.provenance": ("Public",),
     "coterie.data.partition": ("ByTag", "Dirichlet", "Iid", "LabelSets", "PropertySplit", "Rotation", "Vertical"),
+    "coterie.defences.authenticated": ("Authenticated",),
     "coterie.defences.blinding": ("Blinding",),
     "coterie.defences.noisy_sums.central": ("CentralNoise",),
     "coterie.seal.ckks": ("Ckks",),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.laws.members import MEMBERS, Member
 
+from coterie.defences.authenticated import Authenticated
 from coterie.defences.blinding import Blinding
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.mingling.defence import Mingling
@@ -35,6 +36,7 @@ class Shield:
 
     active: Make
     neutral: Make
+    silent: bool = False  # an honest run under it is as it was: what it is for takes an adversary
     to_the_grid: bool = False  # sealed values are rounded to a grid of 2^-24, which its neutral setting does too
 
 
@@ -64,6 +66,7 @@ DEFENCES = {
         lambda _: RandomisedResponse(generalised(1.0, 16), bound=40.0), lambda _: RandomisedResponse()
     ),
     "perturb once": Shield(lambda _: PerturbOnce(piecewise(1.0), -6.0, 6.0), lambda _: PerturbOnce()),
+    "authenticated": Shield(lambda _: Authenticated(bytes(32)), lambda _: Authenticated(bytes(32)), silent=True),
     "blinding": Shield(lambda _: Blinding(), lambda _: Blinding(0.0, permute=False)),
     "secure sums": Shield(lambda _: SecureSums(), lambda _: SecureSums(), to_the_grid=True),
     "mingling": Shield(

@@ -67,6 +67,30 @@ def data(
     session.list_data(folder)
 
 
+@app.command()
+def cluster(
+    files: Annotated[list[Path], typer.Argument(help="One CSV a party: different columns of the same records.")],
+    clusters: Annotated[int, typer.Option(help="How many.")] = 8,
+    ids: Annotated[str | None, typer.Option("--id", help="The column that names records; without, by place.")] = None,
+    defence: Annotated[
+        Literal["none", "secure_sums", "blinded_sums", "perturb_once", "randomised_response"],
+        typer.Option(help="What stands between the parties and the server."),
+    ] = "none",
+    epsilon: Annotated[float | None, typer.Option(help="A value's, for the last two.")] = None,
+    low: Annotated[float | None, typer.Option(help="Public: no value is less (perturb_once).")] = None,
+    high: Annotated[float | None, typer.Option(help="Public: no value is more (perturb_once).")] = None,
+    bound: Annotated[float | None, typer.Option(help="Public: no distance is more (randomised_response).")] = None,
+    out: Annotated[Path, typer.Option(help="Where labels are written.")] = Path("labels.csv"),
+    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; its noise hides nothing.")] = None,
+) -> None:
+    """Cluster records whose columns several parties hold (vertical k-means)."""
+    from coterie.commands import clustering
+
+    given = {"epsilon": epsilon, "low": low, "high": high, "bound": bound}
+    options = {name: value for name, value in given.items() if value is not None}
+    clustering.cluster(files, clusters, ids, defence, options, out, seed)
+
+
 Federation = Annotated[Path | None, typer.Argument(help="A TOML file; without one, embedded data are audited.")]
 Audits = Annotated[Path, typer.Option("--folder", help="Where audits are kept; one that was stopped goes on.")]
 AUDITS = RUNS / "audit"

@@ -28,6 +28,7 @@ from coterie.protocols.clusterings.vertical_kmeans import LABELS, Start, Vertica
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.tape import Tape
+from coterie.wire.view import View
 
 NONE, DISCRETISED, ONCE, MASKED, BLINDED = "none", "discretised", "perturb_once", "masked_sums", "blinded_sums"
 UCI = ("iris", "wine", "breast_cancer")
@@ -154,6 +155,30 @@ def at_total(
 # -- what the server reads -----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=2)
+def recorded(
+    name: str,
+    mechanism: str,
+    epsilon: float,
+    clusters: int,
+    steps: int,
+    parties: int,
+    records: int,
+    memoised: bool,
+    seed: int,
+    data: str | None,
+) -> tuple[VerticalFederation, View]:
+    """One run and what its server saw. Several attacks read the same one, in jobs that often follow each other."""
+    federation = split(examples(name, seed, data, records), parties, seed)
+    start = Start.RECORDS if mechanism == BLINDED else Start.PLUS_PLUS
+    defence = defence_for(mechanism, epsilon, GAP_LEVELS, 0.5, federation, memoised)
+    tape = Tape([CURIOUS_SERVER])
+    protocol = VerticalKMeans(clusters, steps, start_on=start)
+    with Ring(protocol, federation, None, defence, Roots.seeded(seed), tape, processes=0) as ring:
+        ring.run()
+        return federation, ring.view(CURIOUS_SERVER)
+
+
 def recovery(
     name: str,
     seen: str,
@@ -172,18 +197,10 @@ def recovery(
 
     Where a party's distances are read, it is the first party's columns that are looked for.
     """
-    found = examples(name, seed, data, records)
-    federation = split(found, parties, seed)
-    blinded = mechanism == BLINDED
-    protocol = VerticalKMeans(clusters, steps, start_on=Start.RECORDS if blinded else Start.PLUS_PLUS)
-    tape = Tape([CURIOUS_SERVER])
-    defence = defence_for(mechanism, epsilon, GAP_LEVELS, 0.5, federation, memoised)
-    with Ring(protocol, federation, None, defence, Roots.seeded(seed), tape, processes=0) as ring:
-        ring.run()
-        view = ring.view(CURIOUS_SERVER)
+    federation, view = recorded(name, mechanism, epsilon, clusters, steps, parties, records, memoised, seed, data)
     which = Seen(seen)
     party = 0 if which is Seen.PARTY else None
-    truth = found.x if party is None else federation.part(party)
+    truth = federation.examples.x if party is None else federation.part(party)
     attack = DistanceGeometry(which, party)
     guess = attack.infer(view, known_records(truth, known, seed), Rng.seeded(seed))
     mixed = [

@@ -180,8 +180,9 @@ PLACES = {"acs_income": (10, 4), "digits": (64, 4)}  # columns and parties
 def _recovery(settings: Settings) -> list[Key]:
     found = []
     for name, (columns, _) in PLACES.items():
-        for count in dict.fromkeys((columns // 2, columns + 1, columns + 3, 20, 40, 1000)):
-            found += [Key.of(data=name, seen=seen, mechanism=under, known=count) for seen, under in VIEWS]
+        for seen, under in VIEWS:
+            counts = dict.fromkeys((columns // 2, columns + 1, columns + 3, 20, 40, 1000))
+            found += [Key.of(data=name, seen=seen, mechanism=under, known=count) for count in counts]
     return found
 
 

@@ -1,0 +1,51 @@
+"""Cluster the records of several files whose columns different parties hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import DataMissing, InvalidInput, require
+
+
+def cluster(
+    files: list[Path],
+    clusters: int,
+    ids: str | None,
+    defence: str,
+    options: dict[str, Any],
+    out: Path,
+    seed: int | None,
+) -> None:
+    """One CSV a party; the labels of the records that all of them have are written to a file."""
+    import pandas as pd
+
+    from coterie.config.registry import build_defence
+    from coterie.config.schema import Choice
+    from coterie.estimators import VerticalKMeans
+
+    require(len({path.stem for path in files}) == len(files), "files", list(map(str, files)), "must differ in name")
+    require(not out.exists(), "out", str(out), "is there already; name another file")
+    tables = {path.stem: _read(path) for path in files}
+    guard = build_defence(Choice.model_validate({"kind": defence, **options}))
+    start = "records" if defence == "blinded_sums" else "k-means++"  # blinded totals are nothing to draw records by
+    found = VerticalKMeans(clusters, init=start, defence=guard, random_state=seed).fit(tables, ids=ids)
+    pd.DataFrame({ids or "record": found.record_ids_, "cluster": found.labels_}).to_csv(out, index=False)
+    kept = len(found.labels_)
+    for name, table in tables.items():
+        left = f"; {len(table) - kept} that others lack were left out" if len(table) > kept else ""
+        print(f"{name}: {table.shape[1] - (ids is not None)} columns of {len(table)} records{left}")
+    print(f"{kept} records in {clusters} clusters after {found.n_iter_} steps, mean cost {found.inertia_ / kept:.4g}")
+    print(f"privacy: {found.privacy_spent_}")
+    print(f"labels: {out}")
+
+
+def _read(path: Path) -> Any:
+    import pandas as pd
+
+    try:
+        return pd.read_csv(path)
+    except FileNotFoundError as error:
+        raise DataMissing(f"file {path} does not exist; name one CSV for each party") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"file {path} is no CSV with a header ({error}); save it as one") from error
