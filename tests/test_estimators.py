@@ -15,10 +15,11 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from coterie.data.provenance import Public
-from coterie.errors import InvalidInput, NoiseDrowned
+from coterie.errors import BudgetSpent, InvalidInput, NoiseDrowned
 from coterie.estimators import TRUSTS, FedDPKMeans, FederatedLloyd, KFed, federate
 from coterie.privacy.accounting import epsilon_of
-from coterie.privacy.guarantee import SIMULATION, Level, Trust
+from coterie.privacy.guarantee import SIMULATION, Level, Neighbours, Trust
+from coterie.privacy.ledger import Ledger
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel
 
@@ -157,6 +158,37 @@ def test_privacy_spent(trust: Trust, level: str) -> None:
     np.testing.assert_array_equal(named.cluster_centers_, found.cluster_centers_)
 
 
+def test_colluders_and_neighbours_can_be_chosen() -> None:
+    parts, server = mixture([20] * 10)
+    settings: dict[str, Any] = {"epsilon": 3.0, "bound": 3.0, "random_state": 0, "trust": "distributed_noise"}
+    spent = {
+        colluders: FedDPKMeans(4, colluders=colluders, **settings).fit(parts, server_data=server).privacy_spent_
+        for colluders in (None, 0, 5)
+    }
+    public = {colluders: found.against[0].epsilon for colluders, found in spent.items()}
+    assert public[0] > public[None] > public[5]  # the more may collude, the more noise there is for all others
+    local = FedDPKMeans(4, epsilon=3.0, bound=3.0, trust="local_noise", random_state=0).fit(parts, server_data=server)
+    assert local.privacy_spent_.neighbours is Neighbours.REPLACE
+    added = clone(local).set_params(neighbours="add_or_remove").fit(parts, server_data=server)
+    assert added.privacy_spent_.neighbours is Neighbours.ADD_OR_REMOVE
+    with pytest.raises(InvalidInput, match="neighbours='cousins'"):
+        clone(local).set_params(neighbours="cousins").fit(parts, server_data=server)
+
+
+def test_a_ledger_composes_over_fits_and_clones_and_refuses() -> None:
+    parts, server = mixture([20] * 10)
+    book = Ledger(limit=1.4, delta=1e-6)  # twice epsilon 1 is 1.44
+    first = FedDPKMeans(4, epsilon=1.0, bound=3.0, random_state=0, ledger=book).fit(parts, server_data=server)
+    assert book.spent == pytest.approx(first.privacy_spent_.epsilon, rel=1e-3)
+    with pytest.raises(BudgetSpent, match="would be spent in all"):
+        clone(first).set_params(random_state=1).fit(parts, server_data=server)
+    again = clone(first).set_params(random_state=1, epsilon=0.3).fit(parts, server_data=server)
+    assert again.ledger is book
+    assert 1.0 < book.spent <= 1.3
+    with pytest.raises(BudgetSpent, match="without a guarantee"):
+        FedDPKMeans(4, epsilon=math.inf, ledger=book).fit(parts, server_data=server)
+
+
 def test_infinite_epsilon_promises_nothing() -> None:
     parts, server = mixture([50] * 10)
     found = FedDPKMeans(4, epsilon=math.inf, random_state=0).fit(parts, server_data=server)
@@ -197,8 +229,9 @@ def test_a_private_start_is_composed() -> None:
     spent = found.privacy_spent_
     assert spent.proven
     assert spent.simulated  # the start's noise came from a seed
-    both = [*start._events, *found._events[: -len(start._events)]]
-    assert spent.epsilon == pytest.approx(epsilon_of(both, 1e-6))
+    assert spent.epsilon == pytest.approx(epsilon_of(spent.events, 1e-6))
+    assert len(spent.events) == len(start.privacy_spent_.events) + 7  # a bound, and three sums in each of two steps
+    assert spent.ripple > start.privacy_spent_.ripple
     assert 1.35 < spent.epsilon < 2  # sqrt(2) and more, less than the sum
     assert clone(found).fit(parts).privacy_spent_.epsilon == pytest.approx(
         spent.epsilon

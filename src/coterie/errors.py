@@ -18,6 +18,10 @@ class NotPermitted(CoterieError, PermissionError):
     """A party reached for something that its threat model or its keys do not give it."""
 
 
+class BudgetSpent(CoterieError):
+    """A run would spend more privacy than its ledger has left."""
+
+
 class DataMissing(CoterieError, FileNotFoundError):
     """A data set is not where it was looked for."""
 

@@ -117,6 +117,14 @@ class Secrets:
         self.stream().fill(buffer, count)
         return buffer[:count].tobytes()
 
+    def number(self) -> int:
+        """The first 256 bits of the stream as a whole number: a root for what takes one."""
+        return int.from_bytes(self.bytes(KEY_BYTES), "little")
+
+    def fingerprint(self) -> str:
+        """By which the node is known again, and from which nothing of it follows."""
+        return self._derived("fingerprint").hex()[:32]
+
     def coins(self, rate: float, count: int) -> NDArray[np.bool_]:
         """So many independent coins, each heads with probability ``rate``, or less by under 2^-64."""
         require(0 <= rate <= 1, "rate", rate, "must lie in [0, 1]")

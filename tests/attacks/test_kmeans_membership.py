@@ -108,7 +108,7 @@ def test_correct_mechanisms_pass_wherever_the_noise_is_added(level: Level, place
     count = 3 if level is Level.RECORD else 4
     places: dict[str, NoisySums] = {
         "central": CentralNoise(noise),
-        "distributed": DistributedNoise(noise, clients=count),
+        "distributed": DistributedNoise(noise, clients=count, colluders=0),
         "local": LocalNoise(noise),
     }
     if place == "distributed" and level is Level.CLIENT:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from scipy.stats import chi2
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.data.federation import Examples, Federation, Schedule, Shards
 from coterie.defences.dpsgd import DpSgd
@@ -18,12 +18,13 @@ from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots, Step, Turn
-from coterie.learn.models.bundled import Cnn
+from coterie.learn.models.bundled import Cnn, Gru
 from coterie.learn.models.dense import Dense
-from coterie.learn.models.model import Model
-from coterie.learn.params import flatten
+from coterie.learn.models.model import Batch, Model, OwnModule
+from coterie.learn.params import Layout, flatten, stack
 from coterie.learn.sgd import Local
 from coterie.privacy.accounting import dpsgd_events, epsilon_of
+from coterie.privacy.grid import NoiseGrid
 from coterie.protocols.base import Trainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
@@ -73,7 +74,9 @@ def test_a_neutral_setting_changes_no_bit_of_a_convolution() -> None:
 
 def test_noise_has_the_stated_deviation_and_differs_by_client_and_step() -> None:
     guard = DpSgd(clip=0.5, noise_multiplier=3.0).client
-    grads = {"w": torch.zeros(2, 100, 200), "b": torch.zeros(2, 100)}
+    model, nobody = Dense((199, 100)), torch.zeros(2, 16, dtype=torch.int64)
+    params = stack([model.init(0)] * 2)
+    empty = Batch(torch.zeros(2, 16, 199), nobody, torch.zeros(2, 16), torch.ones(2), torch.ones(2, dtype=torch.bool))
     step = Step(
         torch.tensor([4, 7]),
         0,
@@ -83,14 +86,14 @@ def test_noise_has_the_stated_deviation_and_differs_by_client_and_step() -> None
         True,
         Turn(3, Roots.seeded(0)),
     )
-    noise = flatten(guard.gradient(grads, grads, step))  # (clients, 20100)
+    noise = flatten(guard.gradients(model, params, empty, step))  # (clients, 20000)
     for row, deviation in zip(noise, (0.5 * 3 / 10, 0.5 * 3 / 30), strict=True):
         # False alarm with probability 1e-6 on each side.
         low, high = chi2.ppf([1e-6, 1 - 1e-6], row.numel())
         assert low < float((row / deviation).double().square().sum()) < high
         assert abs(float(row.double().mean())) < 5 * deviation / math.sqrt(row.numel())
-    again = flatten(guard.gradient(grads, grads, step))
-    later = flatten(guard.gradient(grads, grads, replace(step, index=1)))
+    again = flatten(guard.gradients(model, params, empty, step))
+    later = flatten(guard.gradients(model, params, empty, replace(step, index=1)))
     assert torch.equal(noise, again)
     assert abs(float(torch.corrcoef(torch.stack([noise[0], noise[1], later[0]])).triu(1).abs().max())) < 0.05
 
@@ -112,6 +115,86 @@ def test_one_example_moves_a_step_by_at_most_the_clip() -> None:
     changed = Federation(Examples(x, with_it.examples.y, 2, "drawn"), with_it.train, with_it.test, with_it.groups)
     moved = trained(DpSgd(0.25, 0), FedAvg(1, local), with_it) - trained(DpSgd(0.25, 0), FedAvg(1, local), changed)
     assert 0 < float(moved.norm()) <= 2 * 0.25 / 10 + 1e-6  # one clipped example goes and another comes
+
+
+class Odd(nn.Module):
+    """With a weight that no layer owns, so that its gradients are taken one example at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(12, 3), nn.Parameter(torch.ones(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * self.scale)  # type: ignore[no-any-return]
+
+
+MODELS: dict[str, tuple[Model, tuple[int, ...], int | None]] = {
+    "dense": (Dense((12, 9, 3)), (12,), None),
+    "convolutions": (Cnn(3, (1, 16, 16)), (1, 16, 16), None),
+    "recurrent": (Gru(3, vocabulary=30, embedding=5, hidden=7), (6,), 30),
+    "a user's own": (OwnModule(Odd), (12,), None),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_an_example_moves_the_exact_sum_by_its_own_gradient(name: str, blocks: int) -> None:
+    """In whole steps: removed, in another place, or in another block, the others' gradients keep every bit."""
+    (model, shape, tokens), width, draws = MODELS[name], 16, torch.Generator().manual_seed(3)
+    count = blocks * width
+    x = torch.randn(1, count, *shape, generator=draws) * torch.logspace(-2, 3, count).view(1, -1, *[1] * len(shape))
+    x = x if tokens is None else torch.randint(tokens, (1, count, *shape), generator=draws)
+    y = torch.randint(0, 3, (1, count), generator=draws)
+    params = stack([model.init(5)])
+    units = NoiseGrid.planned(1.0, *reversed(model.units(width, Layout.of(params, leading=1).length))).units
+
+    def total(kept: Tensor) -> Tensor:
+        """Those that are kept stand together at the front."""
+        rows = kept.nonzero().flatten()
+        there = torch.zeros(1, count)
+        there[0, : len(rows)] = 0.5
+        own, labels = torch.zeros_like(x), torch.zeros_like(y)
+        own[0, : len(rows)], labels[0, : len(rows)] = x[0, rows], y[0, rows]
+        batch = Batch(own, labels, there, torch.full((1,), 2.0), torch.ones(1, dtype=torch.bool))
+        sums, _ = model.whole_gradients(params, batch, 0.5, units, width)
+        return flatten({name: leaf.double() for name, leaf in sums.items()})[0]
+
+    everybody = torch.ones(count, dtype=torch.bool)
+    for gone in (0, 5, count - 1):
+        kept, alone = everybody.clone(), ~everybody
+        kept[gone], alone[gone] = False, True
+        moved = total(everybody) - total(kept)
+        assert torch.equal(moved, total(alone))
+        assert float(moved.square().sum()) <= units**2  # whole numbers below 2^53: exact
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_exact_sum_is_the_clipped_gradient(name: str) -> None:
+    (model, shape, tokens), draws = MODELS[name], torch.Generator().manual_seed(4)
+    x = torch.rand(2, 16, *shape, generator=draws)
+    x = x if tokens is None else torch.randint(tokens, (2, 16, *shape), generator=draws)
+    y = torch.randint(0, 3, (2, 16), generator=draws)
+    there, active = torch.full((2, 16), 1 / 12), torch.ones(2, dtype=torch.bool)
+    there[:, 12:] = 0
+    batch, params = Batch(x, y, there, torch.full((2,), 12.0), active), stack([model.init(1), model.init(2)])
+    clipped = flatten(model.gradients(params, batch, 0.3))
+    sums, worth = model.whole_gradients(params, batch, 0.3, 1 << 16, 16)
+    assert float((flatten(sums) * worth / 12 - clipped).norm() / clipped.norm()) < 0.02
+
+
+def test_dropout_masks_hang_on_a_secret_of_256_bits() -> None:
+    """Two seeds that agree in their first 32 bits, which is all that torch would keep, give different masks."""
+    x, y, active = torch.rand(1, 4, 12), torch.zeros(1, 4, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
+    module = OwnModule(lambda: nn.Sequential(nn.Linear(12, 64), nn.Dropout(0.5), nn.Linear(64, 3)))
+    for model in (Dense((12, 64, 3), dropout=0.5), module):
+        params = stack([model.init(0)])
+        batches = [
+            Batch(x, y, torch.ones(1, 4), torch.ones(1), active, (seed,))
+            for seed in (7, 7, 7 + (1 << 33), 7 + (1 << 255))
+        ]
+        first, again, *others = (flatten(model.gradients(params, batch)) for batch in batches)
+        assert torch.equal(first, again)
+        assert not any(torch.equal(first, other) for other in others)
 
 
 def test_l2_is_weight_decay_by_hand() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from scipy.stats import chi2
 from tests.ring import blobs, play, turn
 from torch import Tensor
 
+from coterie.data.federation import Shards
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise, SummedOnly
 from coterie.defences.noisy_sums.local import LocalNoise
@@ -23,7 +25,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import Collecting
 from coterie.learn.models.dense import Dense
 from coterie.privacy.accounting import epsilon_of
-from coterie.privacy.guarantee import Level, Trust
+from coterie.privacy.guarantee import Level, Neighbours, Trust, Whom
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.protocols.fedavg import FedAvg
@@ -44,7 +46,7 @@ def noise(size: float = 2.0) -> dict[str, float]:
 
 
 def defences(planned: Mapping[str, float]) -> list[NoisySums]:
-    return [CentralNoise(planned), LocalNoise(planned), DistributedNoise(planned, clients=CLIENTS)]
+    return [CentralNoise(planned), LocalNoise(planned), DistributedNoise(planned, clients=CLIENTS, colluders=0)]
 
 
 def released(defence: NoisySums, value: Tensor, seed: int) -> tuple[Tensor, float]:
@@ -71,7 +73,7 @@ def finished(steps: Collecting[None], replies: Replies) -> Sums:
 @pytest.mark.parametrize("shares", [RECORD_SHARES, CLIENT_SHARES])
 def test_a_plan_costs_what_it_was_given(epsilon: float, shares: dict[str, float]) -> None:
     planned = plan_noise(LLOYD.releases(), epsilon, DELTA, shares)
-    for defence in defences(planned):
+    for defence in (replace(one, neighbours=Neighbours.ADD_OR_REMOVE) for one in defences(planned)):
         spent = defence.guarantee(LLOYD.facts(blobs(), DELTA))
         assert epsilon * (1 - 2 / 256) < spent.epsilon <= epsilon  # each grid's noise is the next larger that it has
         assert spent.epsilon == pytest.approx(epsilon_of(defence.events(LLOYD.facts(blobs(), DELTA)), DELTA), rel=1e-6)
@@ -79,6 +81,65 @@ def test_a_plan_costs_what_it_was_given(epsilon: float, shares: dict[str, float]
     ratio = shares["lloyd/sums"] / shares["lloyd/counts"]
     assert planned["lloyd 1/counts"] / planned["lloyd 1/sums"] == pytest.approx(math.sqrt(ratio))
     assert planned["lloyd 1/sums"] / planned["lloyd 2/sums"] == pytest.approx(math.sqrt(RISE))
+
+
+@pytest.mark.parametrize("kind", [CentralNoise, LocalNoise, DistributedNoise])
+@pytest.mark.parametrize("level", [Level.RECORD, Level.CLIENT])
+def test_a_budget_is_met_between_the_neighbours_that_are_usual(kind: type[NoisySums], level: Level) -> None:
+    settings: dict[str, Any] = {"clients": 5} if kind is DistributedNoise else {}
+    protocol = replace(LLOYD, level=level)
+    defence = kind.within(1.0, DELTA, protocol.releases(), level, **settings)
+    said = defence.guarantee(protocol.facts(blobs(), DELTA))
+    assert 1 - 2 / 256 < said.epsilon <= 1
+    replaced = Neighbours.REPLACE if kind is LocalNoise else None
+    assert said.neighbours is (replaced or (Neighbours.ZERO_OUT if level is Level.CLIENT else Neighbours.ADD_OR_REMOVE))
+
+
+def test_replacing_a_unit_costs_more_than_adding_one() -> None:
+    """Local noise planned for adding or removing: 2.12 where 1 was meant."""
+    planned = plan_noise(LLOYD.releases(), 1.0, DELTA, RECORD_SHARES)
+    assert LocalNoise(planned).guarantee(LLOYD.facts(blobs(), DELTA)).epsilon == pytest.approx(2.12, abs=0.03)
+
+
+def test_against_whom_each_epsilon_holds() -> None:
+    """A participant knows its own share: with none planned for, of three 1.245 and of five 1.128 where 1 is stated."""
+    for clients, known in ((3, 1.245), (5, 1.128)):
+        bare = DistributedNoise.within(1.0, DELTA, LLOYD.releases(), Level.RECORD, clients=clients, colluders=0)
+        against = {one.whom: one.epsilon for one in bare.guarantee(LLOYD.facts(blobs(), DELTA)).against}
+        assert against[Whom.PARTICIPANT] == pytest.approx(known, rel=0.01)
+        assert Whom.COALITION not in against
+        usual = DistributedNoise.within(1.0, DELTA, LLOYD.releases(), Level.RECORD, clients=clients)
+        said = usual.guarantee(LLOYD.facts(blobs(), DELTA))
+        against = {one.whom: one.epsilon for one in said.against}
+        assert against[Whom.PARTICIPANT] == against[Whom.COALITION] == pytest.approx(said.epsilon)
+        assert against[Whom.PUBLIC] == against[Whom.SERVER] < said.epsilon <= 1
+        assert "the server with 1 colluding" in str(said)
+    central = CentralNoise(noise()).guarantee(LLOYD.facts(blobs(), DELTA))
+    assert {one.whom: math.isinf(one.epsilon) for one in central.against}[Whom.SERVER]
+    local = LocalNoise(noise()).guarantee(LLOYD.facts(blobs(), DELTA))
+    assert {one.epsilon for one in local.against} == {local.epsilon}
+    assert DistributedNoise(noise(), clients=1).shares == 1
+
+
+@pytest.mark.parametrize("level", [Level.RECORD, Level.CLIENT])
+def test_nothing_shows_whether_a_client_has_records(level: Level) -> None:
+    """Everybody enrolled answers; whoever has nothing sends zeros, and its noise where it adds any."""
+    whole = blobs()
+    parts = [whole.train[client] for client in range(whole.clients)]
+    empty = replace(whole, train=Shards.of([*parts[:-1], parts[-1][:0]]))
+    protocol = FederatedLloyd(3, level, centres=CENTRES, steps=1)
+    planned = dict.fromkeys(protocol.releases(), 2.0)
+    for kind, federation in ((CentralNoise, whole), (CentralNoise, empty), (LocalNoise, empty)):
+        tape = Tape([SERVER])
+        play(protocol, federation, None, defence=kind(planned), tape=tape)
+        for asked in ("bound", "lloyd 1"):
+            view = tape.view(SERVER)
+            sent = view.sent(view.first(asked), asked)
+            assert sent.ids.tolist() == list(range(whole.clients))
+            last = torch.cat([leaf[-1].flatten() for leaf in sent.values.values()])
+            assert bool(last.any()) == (kind is LocalNoise or federation is whole)
+    masked = DistributedNoise(planned, clients=CLIENTS, masks=PairwiseMasks())
+    play(protocol, empty, None, defence=masked)  # its share of the noise is there
 
 
 def test_the_three_say_whom_they_trust() -> None:
@@ -187,7 +248,7 @@ def test_chunks_of_clients_give_the_same_noisy_sums() -> None:
 
 
 def test_a_client_that_drops_out_takes_noise_with_it() -> None:
-    defence = DistributedNoise(noise(), clients=CLIENTS + 1)
+    defence = DistributedNoise(noise(), clients=CLIENTS + 1, colluders=0)
     with pytest.raises(InvalidInput, match=r"sealed answers in round 0=6 must be 7 to 7, or noise is missing"):
         play(LLOYD, blobs(), None, defence=defence)
 

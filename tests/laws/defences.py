@@ -17,6 +17,7 @@ from coterie.defences.mingling.defence import Mingling
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
+from coterie.defences.noisy_sums.published import PublishedNoise
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import generalised, piecewise
 from coterie.defences.regularise import L2, Dropout
@@ -53,13 +54,13 @@ DEFENCES = {
     "central noise": Shield(lambda on: CentralNoise(LITTLE(on)), lambda on: CentralNoise(NONE(on))),
     "local noise": Shield(lambda on: LocalNoise(LITTLE(on)), lambda on: LocalNoise(NONE(on))),
     "distributed noise": Shield(
-        lambda on: DistributedNoise(LITTLE(on), clients=7, colluders=1),
-        lambda on: DistributedNoise(NONE(on), clients=7, colluders=1),
+        lambda on: DistributedNoise(LITTLE(on), clients=8, colluders=1),
+        lambda on: DistributedNoise(NONE(on), clients=8, colluders=1),
         to_the_grid=True,
     ),
     "distributed noise, masks": Shield(
-        lambda on: DistributedNoise(LITTLE(on), clients=7, colluders=1, masks=PairwiseMasks()),
-        lambda on: DistributedNoise(NONE(on), clients=7, colluders=1, masks=PairwiseMasks()),
+        lambda on: DistributedNoise(LITTLE(on), clients=8, colluders=1, masks=PairwiseMasks()),
+        lambda on: DistributedNoise(NONE(on), clients=8, colluders=1, masks=PairwiseMasks()),
         to_the_grid=True,
     ),
     "randomised response": Shield(
@@ -68,6 +69,13 @@ DEFENCES = {
     "perturb once": Shield(lambda _: PerturbOnce(piecewise(1.0), -6.0, 6.0), lambda _: PerturbOnce()),
     "authenticated": Shield(lambda _: Authenticated(bytes(32)), lambda _: Authenticated(bytes(32)), silent=True),
     "blinding": Shield(lambda _: Blinding(), lambda _: Blinding(0.0, permute=False)),
+    "published noise": Shield(
+        lambda on: PublishedNoise.planned(on.releases(), 4.0, 1e-6),
+        lambda on: PublishedNoise(
+            {name: 0.0 for name in on.releases() if name.split("/")[1] in ("outer", "sums")},
+            laplace={name: 0.0 for name in on.releases() if name.split("/")[1] in ("weights", "counts")},
+        ),
+    ),
     "secure sums": Shield(lambda _: SecureSums(), lambda _: SecureSums(), to_the_grid=True),
     "mingling": Shield(
         lambda _: Mingling(threshold=1, exact=False, cipher=MockCipher()),

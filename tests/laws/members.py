@@ -24,6 +24,7 @@ from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.kfed import KFed
+from coterie.protocols.clusterings.scott_kmeans import ScottKMeans
 from coterie.protocols.clusterings.vertical_kmeans import Fusion, Start, VerticalKMeans
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
@@ -88,6 +89,7 @@ CLUSTERERS = {
     "federated lloyd, clients": Member(
         FederatedLloyd(3, Level.CLIENT, centres=CENTRES, steps=3, bound=4.0), model=None, random=False
     ),
+    "scott k-means": Member(ScottKMeans(3, server_data=SERVER_DATA, bound=4.0), model=None),
     "feddp k-means": Member(FedDPKMeans(3, server_data=SERVER_DATA), model=None),
     "feddp k-means, records": Member(FedDPKMeans(3, Level.RECORD, server_data=SERVER_DATA, bound=3.0), model=None),
     "feddp k-means, clients": Member(FedDPKMeans(3, Level.CLIENT, server_data=SERVER_DATA, steps=2), model=None),

@@ -87,7 +87,7 @@ def test_a_record_of_1e16_or_3e38_is_clipped_like_others() -> None:
 def test_a_row_s_place_and_neighbours_do_not_matter() -> None:
     """Bits of the factors, for all small lengths: vector instructions must not see where a row begins."""
     draws = Rng.seeded(1).torch()
-    for length in [*range(1, 40), 100, 129]:
+    for length in [*range(1, 40), 100, 129, 8193, 20_000]:
         rows = torch.randn(57, length, generator=draws) * 3
         whole = row_factors(rows, 1.0, 1000.0)
         for start in (1, 2, 3, 8, 31):

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import DpEvent, GaussianDpEvent, PoissonSampledDpEvent, RandomizedResponseDpEvent
 from dp_accounting.pld import privacy_loss_distribution
 from numpy.typing import NDArray
 from tests.references.discrete_gaussian import probabilities
 
 from coterie.errors import InvalidInput
 from coterie.learn.whole import step_of, whole_rows
-from coterie.privacy.accounting import delta_of, dpsgd_events, epsilon_at_distance, epsilon_of
+from coterie.privacy.accounting import delta_of, dpsgd_events, epsilon_near, epsilon_of
 from coterie.privacy.grid import LEAST_UNITS, ROUNDING, NoiseGrid, least_units
 from coterie.privacy.noise import DiscreteGaussian, unevenness
 from coterie.rng import Rng, Secrets
@@ -37,7 +37,7 @@ def test_a_vector_costs_no_more_than_the_real_gaussian_it_is_priced_as(shift: tu
     here = np.outer(pmf(0), pmf(0))
     there = np.outer(pmf(shift[0]), pmf(shift[1]))
     multiplier = math.sqrt(S**2 - ROUNDING**2) / math.hypot(*shift)
-    charged = delta_of([GaussianDpEvent(multiplier)], epsilon) + (1 + math.exp(epsilon)) * 2 * unevenness(ROUNDING)
+    charged = math.exp(2 * unevenness(ROUNDING)) * delta_of([GaussianDpEvent(multiplier)], epsilon)
     for p, q in ((here, there), (there, here)):
         assert hockey_stick(p, q, epsilon) <= charged + 1e-14
 
@@ -56,7 +56,7 @@ def test_sampled_releases_cost_no_more_than_sampled_gaussians(rate: float, shift
 def test_the_price_is_no_looser_than_what_is_known() -> None:
     """Concentrated DP is looser; the exact loss distribution in one dimension, where there is one, is as tight."""
     grid = NoiseGrid(units=32, multiple=1, noise=DiscreteGaussian(1))
-    ours = epsilon_at_distance([GaussianDpEvent(grid.multiplier)], 1e-6, grid.distance)
+    ours = epsilon_near([GaussianDpEvent(grid.multiplier)], 1e-6, grid.ripple)
     one_dimension = privacy_loss_distribution.from_discrete_gaussian_mechanism(
         sigma=128, sensitivity=32
     ).get_epsilon_for_delta(1e-6)
@@ -70,7 +70,7 @@ def test_what_discreteness_costs_dpsgd() -> None:
     grid = NoiseGrid.planned(1.0, most=1 << 18)
     real = epsilon_of(dpsgd_events(0.02, 1.0, 300), 1e-5)
     entries = 300 * 159_010
-    ours = epsilon_at_distance(dpsgd_events(0.02, grid.multiplier, 300), 1e-5, entries * grid.distance)
+    ours = epsilon_near(dpsgd_events(0.02, grid.multiplier, 300), 1e-5, entries * grid.ripple)
     assert ours == pytest.approx(real, rel=1e-4)
 
 
@@ -83,7 +83,7 @@ def test_a_plan_meets_its_multiplier_and_wastes_nothing(multiplier: float, share
     assert LEAST_UNITS // 2 <= grid.units <= most
     assert grid.deviation == pytest.approx(grid.multiplier, rel=1e-3)
     assert grid.capacity > 10**6
-    assert grid.distance < 2e-30
+    assert grid.ripple < 4e-30
 
 
 def test_a_plan_takes_the_cheapest_noise() -> None:
@@ -125,21 +125,30 @@ def test_a_large_release_is_the_small_steps_in_one() -> None:
     total = np.arange(-70_000, 70_001)
     expected = grid.values(grid.noised(total, node), 0.01)
     for same in (total, total.astype(np.float32)):
-        out = grid.release(same, 0.01, node, np.empty(len(total), dtype=np.float32))
-        assert np.allclose(out, expected, rtol=1e-6)
-    huge = np.array([2**40, -(2**40)])
-    released = grid.release(huge, 1.0, node, np.empty(2, dtype=np.float32))
+        for largest in (70_001, 1 << 30):  # in single precision, or not
+            out = np.empty(len(total), dtype=np.float32)
+            grid.release([same], 0.01, node, largest, [out])
+            assert np.allclose(out, expected, rtol=1e-6)
+    own = total.astype(np.float32)
+    grid.release([own[:100], own[100:]], 0.01, node, 70_001, [own[:100], own[100:]])  # leaves of one vector, in place
+    assert own.std() > 100
+    huge, released = np.array([2**40, -(2**40)]), np.empty(2, dtype=np.float32)
+    grid.release([huge], 1.0, node, 2**41, [released])
     assert np.allclose(released, huge, rtol=1e-5)
 
 
-def test_distance_is_charged_to_delta() -> None:
+def test_ripples_are_charged_to_epsilon_however_large_it_is() -> None:
+    """Every probability within e^+-ripple: by hand, on the two outcomes of randomised response with p = 3/4."""
     events: list[DpEvent] = [GaussianDpEvent(4.0)]
-    assert epsilon_at_distance(events, 1e-6, 0.0) == epsilon_of(events, 1e-6)
-    for distance, most in ((1e-25, 1.000001), (1e-12, 1.001), (1e-8, 1.05)):
-        epsilon = epsilon_at_distance(events, 1e-6, distance)
-        assert epsilon_of(events, 1e-6) < epsilon < most * epsilon_of(events, 1e-6)
-        assert delta_of(events, epsilon) + (1 + math.exp(epsilon)) * distance <= 1e-6 * (1 + 1e-3)
-    assert epsilon_at_distance(events, 1e-6, 1e-6) == math.inf
-    assert epsilon_at_distance([GaussianDpEvent(0.0)], 1e-6, 1e-30) == math.inf
-    with pytest.raises(InvalidInput, match=r"delta=0.0 must be positive"):
-        epsilon_at_distance(events, 0.0, 1e-30)
+    assert epsilon_near(events, 1e-6, 0.0) == epsilon_of(events, 1e-6)
+    assert epsilon_near(events, 1e-6, 1e-3) == pytest.approx(epsilon_of(events, 1e-6 * math.exp(-1e-3)) + 2e-3)
+    for multiplier in (0.1, 0.01):  # epsilons of some hundred and ten thousand
+        large: list[DpEvent] = [GaussianDpEvent(multiplier)]
+        assert epsilon_of(large, 1e-6) <= epsilon_near(large, 1e-6, 1e-20) < math.inf
+    response = RandomizedResponseDpEvent(0.5, 2)
+    truth, ripple = 0.75, 0.01
+    off = truth * math.exp(ripple), (1 - truth) * math.exp(-ripple)
+    assert math.log(off[0] / off[1]) == pytest.approx(epsilon_near([response], 0.0, ripple))
+    assert epsilon_near([GaussianDpEvent(0.0)], 1e-6, 1e-30) == math.inf
+    with pytest.raises(InvalidInput, match=r"ripple=-1 must not be negative"):
+        epsilon_near(events, 1e-6, -1)

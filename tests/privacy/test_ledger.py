@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import pytest
+import copy
+import math
+import pickle
+from dataclasses import replace
+from pathlib import Path
 
+import dp_accounting
+import pytest
+from dp_accounting import DpEvent, GaussianDpEvent
+from sklearn.base import clone
+
+from coterie.errors import BudgetSpent, InvalidInput, NotPermitted
 from coterie.privacy import ledger
-from coterie.privacy.accounting import epsilon_of
-from coterie.privacy.ledger import Ledger, Spend
+from coterie.privacy.accounting import dpsgd_events, epsilon_of
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours, Trust
+from coterie.privacy.ledger import Ledger, Spend, rows_of
 
 DELTA = 1e-5
 
@@ -46,3 +57,109 @@ def test_what_exposes_everybody_counts_for_each_and_alone() -> None:
     assert alone == epsilon_of(book.events(), DELTA)
     book.spend(spend(4.0, 1.0), (0,))
     assert book.epsilon(DELTA) == epsilon_of(book.events(0), DELTA) > alone
+
+
+# -- over many runs ---------------------------------------------------------------------------------------------------
+
+CLAIM = Guarantee(1.0, DELTA, Level.RECORD, Trust.TRUSTED_AGGREGATOR)
+ONE: list[DpEvent] = [GaussianDpEvent(4.0)]
+
+
+def run(book: Ledger, times: int = 1, fails: bool = False, name: str = "") -> None:
+    """A fit of two releases, of which one that fails makes only the first."""
+    with book.reserve(CLAIM, [GaussianDpEvent(4.0), GaussianDpEvent(4.0)], name) as own:
+        own.spend(spend(4.0, 1.0), times=times)
+        if fails:
+            raise ArithmeticError
+        own.spend(spend(4.0, 1.0), times=times)
+
+
+def test_fits_compose_and_one_too_many_is_refused() -> None:
+    """Six releases are within the limit, eight are not; and a refused fit costs nothing."""
+    six, eight = (epsilon_of(ONE * count, DELTA) for count in (6, 8))
+    book = Ledger(limit=(six + eight) / 2, delta=DELTA)
+    for _ in range(3):
+        run(book)
+    assert book.spent == pytest.approx(six)
+    assert book.level is Level.RECORD
+    with pytest.raises(BudgetSpent, match=rf"epsilon={eight:.4g} would be spent in all .* {six:.4g} is spent"):
+        run(book)
+    assert book.spent == pytest.approx(six)
+
+
+def test_a_fit_that_fails_has_spent_what_it_released() -> None:
+    book = Ledger(delta=DELTA)
+    with pytest.raises(ArithmeticError):
+        run(book, fails=True)
+    assert book.spent == pytest.approx(epsilon_of(ONE, DELTA))
+
+
+def test_what_is_reserved_counts_until_the_run_ends() -> None:
+    book = Ledger(limit=epsilon_of(ONE * 3, DELTA), delta=DELTA)
+    with book.reserve(CLAIM, ONE * 2) as own:
+        assert book.spent == pytest.approx(epsilon_of(ONE * 2, DELTA))
+        with pytest.raises(BudgetSpent), book.reserve(CLAIM, ONE * 2):
+            pass
+        own.spend(spend(4.0, 1.0))
+    with book.reserve(CLAIM, ONE * 2):  # the first took less than it had reserved
+        pass
+
+
+def test_a_resumed_run_takes_its_own_place() -> None:
+    book = Ledger(delta=DELTA)
+    with pytest.raises(ArithmeticError):
+        run(book, fails=True, name="runs/a")
+    run(book, name="runs/a")
+    assert book.spent == pytest.approx(epsilon_of(ONE * 2, DELTA))
+
+
+def test_what_does_not_compose_or_has_no_proof_is_refused() -> None:
+    book = Ledger(delta=DELTA)
+    run(book)
+    for other in (replace(CLAIM, level=Level.CLIENT), replace(CLAIM, neighbours=Neighbours.REPLACE)):
+        with pytest.raises(BudgetSpent, match="does not compose"), book.reserve(other, ONE):
+            pass
+    nothing = Guarantee.none("no noise", Level.RECORD, Trust.TRUSTED_AGGREGATOR)
+    for claim in (nothing, None):
+        with pytest.raises(BudgetSpent, match="without a guarantee"), book.reserve(claim, ONE):
+            pass
+    with pytest.raises(InvalidInput, match=r"limit=0 must be positive"):
+        Ledger(limit=0)
+
+
+def test_it_outlives_its_process_and_is_shared(tmp_path: Path) -> None:
+    path = tmp_path / "budget" / "ledger.bin"
+    first, second = Ledger(3.0, DELTA, path), Ledger(3.0, DELTA, path)
+    run(first)
+    with first.reserve(CLAIM, ONE):  # as a run that is killed leaves it
+        again = Ledger(3.0, DELTA, path)
+        assert again.spent == pytest.approx(epsilon_of(ONE * 3, DELTA))
+    run(second)
+    assert Ledger(3.0, DELTA, path).spent == pytest.approx(epsilon_of(ONE * 4, DELTA))
+    assert pickle.loads(pickle.dumps(second)).spent == second.spent
+    path.write_bytes(b"nonsense")
+    with pytest.raises(InvalidInput):
+        Ledger(3.0, DELTA, path)
+
+
+def test_it_is_not_copied_and_clones_share_it() -> None:
+    book = Ledger(delta=DELTA)
+    assert clone(book) is book
+    for copying in (copy.deepcopy, copy.copy, pickle.dumps):
+        with pytest.raises(NotPermitted):
+            copying(book)
+
+
+def test_events_become_entries_of_the_same_price() -> None:
+    events = [*dpsgd_events(0.1, 1.2, 30), *ONE, dp_accounting.ComposedDpEvent([dp_accounting.LaplaceDpEvent(2.0)] * 2)]
+    book = Ledger()
+    book.enter(rows_of(events))
+    assert book.epsilon(DELTA) == pytest.approx(epsilon_of(events, DELTA), rel=1e-6)
+    with pytest.raises(InvalidInput, match="cannot be entered"):
+        book.enter(rows_of([dp_accounting.NonPrivateDpEvent()]))
+    answer = [dp_accounting.RandomizedResponseDpEvent(0.5, 2)]
+    response = Ledger()
+    response.enter(rows_of(answer, 3))
+    expected = epsilon_of(answer * 3, DELTA, Neighbours.REPLACE)
+    assert response.epsilon(DELTA, Neighbours.REPLACE) == pytest.approx(expected, rel=1e-3)
+    assert math.isinf(Ledger().limit)

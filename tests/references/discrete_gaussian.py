@@ -56,10 +56,10 @@ class Coins:
                 return y
 
 
-def probabilities(sigma: float, reach: int) -> list[Decimal]:
-    """P(x) for x = -reach .. reach to 60 digits, one exponential at a time; the tails beyond are left out."""
+def probabilities(sigma: float, reach: int, digits: int = 60) -> list[Decimal]:
+    """P(x) for x = -reach .. reach to so many digits, one exponential at a time; the tails beyond are left out."""
     with localcontext() as context:
-        context.prec = 60
+        context.prec = digits
         variance = 2 * Decimal(sigma) ** 2
         weights = [(-Decimal(x * x) / variance).exp() for x in range(-reach, reach + 1)]
         whole = sum(weights)

@@ -15,13 +15,15 @@ from typing import Any
 import pytest
 from tests.ring import Halves, blobs
 
-from coterie.errors import InvalidInput, RunDamaged
+from coterie.defences.dpsgd import DpSgd
+from coterie.errors import BudgetSpent, InvalidInput, RunDamaged
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.witness import Witness
-from coterie.privacy.ledger import Spend
+from coterie.privacy.guarantee import Neighbours
+from coterie.privacy.ledger import Ledger, Spend
 from coterie.protocols.fedem import FedEM
 from coterie.rng import Rng
 from coterie.run.folder import CHECKPOINT, METRICS, MODELS, RunFolder, free_folder, list_runs, write_atomically
@@ -229,6 +231,39 @@ def stopped_and_resumed(
             run("stopped", stop, Witness())
     seen, saw = Witness(), Witness()
     return run("whole", None, seen), run("stopped", None, saw), seen, saw
+
+
+def test_noise_that_may_be_out_is_not_drawn_again(tmp_path: Path) -> None:
+    """Resumed with another seed, a round under way would be paid for once and released twice."""
+    protocol = FedEM(rounds=6, local=replace(LOCAL, poisson=True), components=2)
+    folder = RunFolder.create(tmp_path / "run", {"config": {}})
+
+    def tell(done: int, newest: object) -> None:
+        if done == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(protocol, FEDERATION, Dense((4, 3)), seed=5, defence=DpSgd(1.0, 2.0), folder=folder, progress=tell)
+    for seed in (6, None):
+        with pytest.raises(InvalidInput, match="would draw noise again"):
+            train(protocol, FEDERATION, Dense((4, 3)), seed=seed, defence=DpSgd(1.0, 2.0), folder=folder)
+    done = train(protocol, FEDERATION, Dense((4, 3)), seed=5, defence=DpSgd(1.0, 2.0), folder=folder)
+    assert done.simulated
+
+
+def test_a_ledger_composes_over_runs_and_refuses() -> None:
+    protocol = FedEM(rounds=2, local=replace(LOCAL, poisson=True), components=2)
+    book = Ledger(limit=20.0, delta=1e-5)
+    done = train(protocol, FEDERATION, Dense((4, 3)), seed=None, defence=DpSgd(1.0, 3.0), ledger=book)
+    assert not done.simulated
+    once = done.ledger.epsilon(1e-5, Neighbours.ZERO_OUT)
+    assert book.spent == pytest.approx(once)
+    train(protocol, FEDERATION, Dense((4, 3)), seed=1, defence=DpSgd(1.0, 3.0), ledger=book)
+    assert once < book.spent < 2 * once
+    with pytest.raises(BudgetSpent, match="epsilon="):
+        train(protocol, FEDERATION, Dense((4, 3)), seed=2, defence=DpSgd(1.0, 0.2), ledger=book)
+    with pytest.raises(BudgetSpent, match="nothing is claimed"):
+        train(protocol, FEDERATION, Dense((4, 3)), seed=2, ledger=book)
 
 
 @pytest.mark.parametrize("stops", [(0,), (3,), (2, 5)])

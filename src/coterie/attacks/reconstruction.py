@@ -19,7 +19,7 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.errors import NotPermitted, require
 from coterie.learn.clusters.clipping import RecordClip
 from coterie.learn.clusters.lloyd import Points
-from coterie.learn.clusters.statistics import Unit, statistics, unscaled
+from coterie.learn.clusters.statistics import ORIGIN, Unit, statistics, unscaled
 from coterie.rng import Rng
 from coterie.wire.view import ThreatModel, View
 
@@ -108,7 +108,9 @@ class RecordReconstruction:
         known = _points(auxiliary, REST) if found.single else _points(auxiliary, REST, OTHERS)
         left = _less_what_is_known(found, known, self.kind, self.unit)
         cluster = int(left.counts.argmax())
-        return Rebuilt({self.client: left.sums[cluster]}, {self.client: found.public["centres"][cluster]})
+        centre = found.public["centres"][cluster]
+        vector = left.sums[cluster] - left.counts[cluster] * centre if ORIGIN in found.public else left.sums[cluster]
+        return Rebuilt({self.client: vector}, {self.client: centre})
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class Subject(Config):
         """Build all that the user wrote before anything long begins: a mistake is said at once."""
         federation = self.federation()
         case = self.case(self.trainers[0], federation)
-        clients = int((federation.sizes > 0).sum())
+        clients = federation.clients
         for choice in self.audit.compare:
             self.built_defence(choice, case.protocol, clients)
         if self.audit.property is not None:

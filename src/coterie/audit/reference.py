@@ -10,16 +10,19 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
+from coterie.audit.numerics import beside_numerics, numerics_of
 from coterie.config.built import Case
 from coterie.config.schema import Choice
 from coterie.measure.claims import judge_guarantee
 from coterie.measure.cost import peak_memory
 from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.findings import Chart, Finding
+from coterie.measure.numerics.audit import NumericsAudit
 from coterie.measure.utility import utility_in
 from coterie.measure.witness import Witness
 from coterie.rng import Rng
@@ -56,6 +59,10 @@ class ReferenceRun:
     def view(self, threat: ThreatModel) -> View:
         return self.done.view(threat)
 
+    @cached_property
+    def numerics(self) -> NumericsAudit | None:
+        return numerics_of(self.case.promise, self.case.defence, self.rng)
+
     def evidence(
         self,
         findings: Sequence[Finding] = (),
@@ -67,6 +74,7 @@ class ReferenceRun:
         promise, scores = self.case.promise, self.done.scores
         if promise is not None and bounds:
             promise = judge_guarantee(promise.guarantee, bounds)
+        promise = beside_numerics(promise, self.numerics)
         rows = [(row["round"], found) for row in self.done.history if (found := utility_in(row)) is not None]
         return Evidence(
             findings=findings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coterie.audit.evidence import Evidence
 from coterie.data.federation import Federation
@@ -108,5 +108,5 @@ class Watch:
 
 
 def claimed(guarantee: Guarantee | None, bounds: Sequence[EpsilonBound] = ()) -> Promise | None:
-    """The guarantee judged by what was measured; None where nothing at all is said."""
-    return None if guarantee is None else judge_guarantee(guarantee, bounds)
+    """The guarantee judged by what was measured; None where nothing at all is said. All runs here are seeded."""
+    return None if guarantee is None else judge_guarantee(replace(guarantee, simulated=True), bounds)

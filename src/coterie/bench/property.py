@@ -84,7 +84,7 @@ def clipping(name: str, shape: Shape, options: Options) -> Iterator[Ratio]:
         {
             "plain": lambda: model.gradients(params, batch),
             "clipped": lambda: model.gradients(params, batch, 1.0),
-            "private": lambda: guard.gradient(model.gradients(params, batch, 1.0), params, step),
+            "private": lambda: guard.gradients(model, params, batch, step),
         },
         options.repeats,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, TagRule
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
-from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
+from coterie.defences.noisy_sums.plan import NoisySums
 from coterie.defences.randomised_response.channel import Channel
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import LEVELS, MECHANISMS, gap_rr
@@ -181,7 +181,7 @@ Place = Literal["server", "shared", "client"]
 
 @dataclass(frozen=True)
 class Releasing:
-    """What is run, by how many clients that have data, and at which delta it is to be accounted for."""
+    """What is run, by how many clients, and at which delta it is to be accounted for."""
 
     protocol: AnyProtocol
     clients: int | None = None  # None: not known yet
@@ -192,7 +192,7 @@ def noisy_sums(
     of: Releasing | None,
     epsilon: float = 1.0,
     added_by: Place = "server",
-    colluders: int = 0,
+    colluders: int | None = None,
     masks: bool = False,
 ) -> NoisySums:
     """Noise for each sum that the protocol releases, which together cost ``epsilon``; who adds it must be trusted.
@@ -200,15 +200,17 @@ def noisy_sums(
     ``colluders`` and ``masks`` are for noise that clients share. Where a protocol bounds nothing there is nothing to
     plan: the defence then says that it does not fit.
     """
-    planned = {}
-    if of is not None and isinstance(of.protocol, Clusterer) and of.protocol.level and of.protocol.releases():
-        planned = plan_noise(of.protocol.releases(), epsilon, of.delta, SHARES[of.protocol.level])
-    if added_by != "shared":
+    kind: type[NoisySums] = {"server": CentralNoise, "shared": DistributedNoise, "client": LocalNoise}[added_by]
+    settings: dict[str, Any] = {}
+    if kind is DistributedNoise:
+        clients = of.clients if of is not None and of.clients is not None else (colluders or 0) + 1
+        settings = {"clients": clients, "colluders": colluders, "masks": PairwiseMasks() if masks else None}
+    else:
         shared = {"colluders": colluders, "masks": masks}
         require(not any(shared.values()), f"added_by={added_by!r} with", shared, "is for added_by = 'shared' alone")
-        return CentralNoise(planned) if added_by == "server" else LocalNoise(planned)
-    clients = of.clients if of is not None and of.clients is not None else colluders + 1
-    return DistributedNoise(planned, clients=clients, colluders=colluders, masks=PairwiseMasks() if masks else None)
+    if of is None or not isinstance(of.protocol, Clusterer) or not of.protocol.level or not of.protocol.releases():
+        return kind({}, **settings)
+    return kind.within(epsilon, of.delta, of.protocol.releases(), of.protocol.level, **settings)
 
 
 def aware_of(protocol: AnyProtocol, defence: Defence) -> AnyProtocol:

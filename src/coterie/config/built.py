@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from coterie.data.federation import Federation
@@ -17,7 +17,7 @@ from coterie.privacy.ledger import Ledger
 
 @dataclass(frozen=True)
 class Case:
-    """One protocol on one federation under one defence, with one seed."""
+    """One protocol on one federation under one defence, with one seed, which makes its noise a simulation's."""
 
     protocol: AnyProtocol
     federation: Federation
@@ -31,7 +31,7 @@ class Case:
         """What the defence guarantees about this run; None where nothing is said, or nobody has told the facts."""
         facts = self.protocol.facts(self.federation, self.delta)
         said = None if facts is None else self.defence.guarantee(facts)
-        return None if said is None else judge_guarantee(said, ())
+        return None if said is None else judge_guarantee(replace(said, simulated=True), ())
 
     def spent(self, ledger: Ledger) -> float | None:
         """By the ledger. Where no epsilon is stated, the ledger's price rests on nothing, and is none either."""

@@ -115,7 +115,7 @@ class Config(BaseModel):
         return Known(points, held.examples.x[0].numel(), rng)
 
     def built_defence(self, choice: Choice, protocol: AnyProtocol, clients: int | None = None) -> Defence:
-        """For this protocol, run by so many clients that have data; None: by as many as it takes."""
+        """For this protocol, run by so many clients; None: by as many as it takes."""
         from coterie.config.builders import Releasing
 
         return registry.build_defence(choice, Releasing(protocol, clients, self.delta))
@@ -127,7 +127,7 @@ class Config(BaseModel):
 
         federation = federation or self.federation()
         protocol = self.protocol(trainer)
-        defence = self.built_defence(self.defence, protocol, int((federation.sizes > 0).sum()))
+        defence = self.built_defence(self.defence, protocol, federation.clients)
         if why := defence.fits(protocol):
             raise misfit(self.defence, trainer, why)
         model = self.built_model(federation.examples) if protocol.trains else None

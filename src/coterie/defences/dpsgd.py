@@ -1,9 +1,10 @@
 """DP-SGD on the client (Abadi et al. 2016), as paper 000 applies it in Section 5.2.
 
 Each local step clips every example's gradient, sums them, adds Gaussian noise and divides by the expected batch size:
-``(sum_i g_i min(1, C / |g_i|) + N(0, sigma^2 C^2 I)) / B``. The paper prints the divisor as ``|b_i|_2``; the batch's
-size is meant. Its epsilons (9.23 and 33.13) come without sampling rate, rounds and delta; ours are what the accountant
-says about what was run.
+``(sum_i g_i min(1, C / |g_i|) + N(0, sigma^2 C^2 I)) / B``. Clipped gradients are rows of whole numbers, their sum is
+exact (``Model.whole_gradients``), and the noise is discrete, so that what is proven holds for the bits. The paper
+prints the divisor as ``|b_i|_2``; the batch's size is meant. Its epsilons (9.23 and 33.13) come without sampling rate,
+rounds and delta; ours are what the accountant says about what was run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
 import torch
 from dp_accounting import DpEvent
 from torch import Tensor
@@ -22,12 +22,13 @@ from coterie.errors import require
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Step
-from coterie.learn.params import Layout, Params, flatten
-from coterie.learn.whole import SINGLE_UNITS
+from coterie.learn.models.model import Batch, Model
+from coterie.learn.params import Layout, Params
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, guarantee_of
 from coterie.privacy.grid import NoiseGrid
-from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
+from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
 from coterie.privacy.ledger import Spend
+from coterie.privacy.noise import LEVELS, DiscreteGaussian
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,22 @@ class NoisyGradients(ClientGuard):
     def example_clip(self) -> float | None:
         return None if math.isinf(self.clip) else self.clip
 
-    def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
+    def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
         if self.noise_multiplier == 0:
             if math.isfinite(self.clip):  # clipped and not noised: that costs infinity
                 self._spend(step, 0.0)
-            return grads
-        grid, layout = grid_of(self.noise_multiplier), Layout.of(grads, leading=1)
-        sums = flatten(grads).double().mul_((step.divisors * (grid.units / self.clip)).unsqueeze(1)).round_()
-        released = np.empty(sums.shape, dtype=np.float32)
-        worth = self.clip / grid.units
-        for row, client, divisor, out in zip(sums, step.ids.tolist(), step.divisors.tolist(), released, strict=True):
-            grid.release(row.numpy(), worth / divisor, step.turn.secrets(client, "dp-sgd", step.index), out)
-        self._spend(step, grid.multiplier)
-        return layout.unflatten(torch.from_numpy(released))
+            return super().gradients(model, params, batch, step)
+        width = min(step.width or batch.x.shape[1], MOST_WIDTH)
+        grid = grid_of(self.noise_multiplier, *model.units(width, Layout.of(params, leading=1).length))
+        sums, worth = model.whole_gradients(params, batch, self.clip, grid.units, width)
+        largest = batch.x.shape[1] * grid.units
+        released = {name: leaf if leaf.dtype == torch.float32 else leaf.float() for name, leaf in sums.items()}
+        for place, (client, divisor) in enumerate(zip(step.ids.tolist(), step.divisors.tolist(), strict=True)):
+            totals, out = ([leaf[place].view(-1).numpy() for leaf in tree.values()] for tree in (sums, released))
+            secrets = step.turn.secrets(client, "dp-sgd", step.index)
+            grid.release(totals, worth / divisor, secrets, largest, out)
+        self._spend(step, self.noise_multiplier)
+        return released
 
     def _spend(self, step: Step, multiplier: float) -> None:
         """In batches of a fixed size a record's place is taken by another: not sampled, and twice as much changes."""
@@ -62,12 +66,17 @@ class NoisyGradients(ClientGuard):
 
 
 @lru_cache(maxsize=64)
-def grid_of(noise_multiplier: float) -> NoiseGrid:
-    return NoiseGrid.planned(noise_multiplier, SINGLE_UNITS)
+def grid_of(noise_multiplier: float, least: int, most: int) -> NoiseGrid:
+    """Its noise is at least this, and hardly more; so this is what the accountant is told."""
+    return NoiseGrid.planned(noise_multiplier, most, least)
+
+
+MOST_WIDTH = 4096
+"""Of a block of examples whose gradients are added up at once."""
 
 
 ENTRIES = 1 << 32
-"""More parameters than a model here can have: so often the distance of a draw from what it is priced as is charged."""
+"""More parameters than a model here can have: how far a draw is from what it is priced as, is charged so often."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +84,9 @@ class DpSgd(Defence):
     """``noise_multiplier`` is the paper's sigma: the noise's deviation over the clipping norm.
 
     ``clip=math.inf, noise_multiplier=0`` is neutral. What it hides is one record within its client, from everybody,
-    since the client adds the noise itself. A guarantee needs ``Local(poisson=True)``: the accountant's amplification by
-    sampling holds for batches that every record enters by its own coin, not for shuffled ones.
+    since the client adds the noise itself; how many records a client has is public. A guarantee needs
+    ``Local(poisson=True)``: the accountant's amplification by sampling holds for batches that every record enters by
+    its own coin, not for shuffled ones.
     """
 
     clip: float = 1.0
@@ -99,17 +109,10 @@ class DpSgd(Defence):
     def fits(self, protocol: AnyProtocol) -> str:
         return "" if protocol.trains else "clients take no gradients that could be clipped"
 
-    @property
-    def multiplier(self) -> float:
-        """What the accountant is told: the noise is that of the grid, which is hardly larger."""
-        return grid_of(self.noise_multiplier).multiplier if self.noise_multiplier > 0 else 0.0
-
-    def distance(self, run: RunFacts) -> float:
-        """Total variation of a run from what its events describe, at most."""
-        if self.noise_multiplier == 0:
-            return 0.0
+    def ripple(self, run: RunFacts) -> float:
+        """How far, in the logarithm, the probabilities of a run are from those that its events describe, at most."""
         trainings = max((sum(pool.trainings for pool in exposure) for exposure in run.exposures), default=0)
-        return ENTRIES * run.local.steps * trainings * grid_of(self.noise_multiplier).distance
+        return ENTRIES * run.local.steps * trainings * NoiseGrid(1, 1, DiscreteGaussian(LEVELS)).ripple
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         """Those of the record that this run exposed most."""
@@ -118,7 +121,7 @@ class DpSgd(Defence):
                 event
                 for pool in exposure
                 for event in dpsgd_events(
-                    min(1.0, run.local.batch_size / pool.size), self.multiplier, run.local.steps * pool.trainings
+                    min(1.0, run.local.batch_size / pool.size), self.noise_multiplier, run.local.steps * pool.trainings
                 )
             ]
             for exposure in run.exposures
@@ -132,8 +135,16 @@ class DpSgd(Defence):
             why = "batches are shuffled, and the accountant holds for Poisson sampling; set Local(poisson=True)"
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE)
         found = guarantee_of(
-            self.events(run), run.delta, Level.RECORD, Trust.LOCAL_NOISE, self.clip, distance=self.distance(run)
+            self.events(run),
+            run.delta,
+            Level.RECORD,
+            Trust.LOCAL_NOISE,
+            self.clip,
+            Neighbours.ZERO_OUT,  # how many records a client has is public: it decides rates and weights
+            self.ripple(run),
         )
+        everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
+        found = replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
         if len(run.exposures) > 1:  # the worst at this delta need not be the worst at another: no curve is claimed
             found = replace(found, events=())
         if run.reveals and found.proven:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Self
 
@@ -27,7 +28,7 @@ from coterie.data.units import Box
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
-from coterie.defences.noisy_sums.plan import SHARES, STEPS, NoisySums, plan_noise
+from coterie.defences.noisy_sums.plan import SHARES, STEPS, NoisySums
 from coterie.errors import InvalidInput, NoiseDrowned, nearest, require
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
@@ -35,7 +36,8 @@ from coterie.flow.turn import Roots
 from coterie.learn.clusters import lloyd
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.privacy.accounting import require_budget
-from coterie.privacy.guarantee import Guarantee, Level, Trust
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours, Trust
+from coterie.privacy.ledger import Ledger
 from coterie.protocols.clusterings import feddp_kmeans, federated_lloyd, kfed
 from coterie.protocols.clusterings.base import WEIGHT, Clusterer, Clusters
 from coterie.protocols.clusterings.nearest_centres import NearestCentreEstimator, RandomState, random_root
@@ -44,7 +46,7 @@ from coterie.protocols.clusterings.steps import DROWNED, Stepping
 from coterie.rng import Rng, Secrets
 from coterie.wire.tape import Tape
 
-TRUSTS = (Trust.TRUSTED_AGGREGATOR, Trust.DISTRIBUTED_NOISE, Trust.LOCAL_NOISE)
+TRUSTS: Mapping[Trust, type[NoisySums]] = {kind.trust: kind for kind in (CentralNoise, DistributedNoise, LocalNoise)}
 
 
 def run_clustering(
@@ -54,13 +56,15 @@ def run_clustering(
     defence: Defence | None = None,
     tape: Tape | None = None,
     secrets: Secrets | None = None,
+    ledger: Ledger | None = None,
 ) -> Clusters:
     """The whole protocol on this machine, under a defence, and on a tape if one is given.
 
     Without ``secrets`` the noise follows from ``rng``, and hides nothing from whoever has that.
     """
     roots = Roots.same(rng) if secrets is None else Roots(rng, secrets)
-    return Ring(protocol, federation, None, defence or Defence(), roots, tape, processes=0).run()
+    book = Ledger() if ledger is None else ledger
+    return Ring(protocol, federation, None, defence or Defence(), roots, tape, processes=0, ledger=book).run()
 
 
 def federate(parts: UserData) -> Federation:
@@ -75,10 +79,16 @@ class _Clustering(NearestCentreEstimator):
     """What the three have in common: they run the ring."""
 
     def _fit(
-        self, federation: Federation, protocol: Clusterer, rng: Rng, defence: Defence | None, tape: Tape | None
+        self,
+        federation: Federation,
+        protocol: Clusterer,
+        rng: Rng,
+        defence: Defence | None,
+        tape: Tape | None,
+        ledger: Ledger | None = None,
     ) -> Clusters:
         secrets = Secrets.from_entropy() if self.random_state is None else None
-        state = run_clustering(protocol, federation, rng, defence, tape, secrets)
+        state = run_clustering(protocol, federation, rng, defence, tape, secrets, ledger)
         x, units = federation.examples.x.flatten(1), self._units
         self.cluster_centers_ = units.own(state.known["centres"][0].numpy())
         self._n_features_out = len(self.cluster_centers_)
@@ -129,14 +139,22 @@ class KFed(_Clustering):
 
 
 class _Private(_Clustering):
-    """A total budget, split over the releases by a stated rule (``shares`` sets it by hand)."""
+    """A total budget, split over the releases by a stated rule (``shares`` sets it by hand).
+
+    ``neighbours`` are the data sets that must look alike; None: what is usual for the trust model and level.
+    ``colluders``, under distributed noise, may tell the server their shares of it; None: one. ``ledger`` composes over
+    all fits that it is handed to, and refuses one that would spend more than it has left.
+    """
 
     epsilon: float
     delta: float
     level: str | Level
     trust: str | Trust
+    neighbours: str | Neighbours | None
+    colluders: int | None
     bound: float | None
     shares: Mapping[str, float] | None
+    ledger: Ledger | None
 
     @property
     def _stated_level(self) -> Level:
@@ -177,39 +195,45 @@ class _Private(_Clustering):
             "must be at most 1: noise hides a record that counts once; divide the weights by their public maximum",
         )
 
-    def _planned(self, protocol: Stepping) -> Stepping:
-        """With the noise that each of its sums will get; without a level there is none."""
-        if protocol.level is None:
-            return protocol
-        shares = SHARES[protocol.level] if self.shares is None else self.shares
-        return replace(protocol, planned=plan_noise(protocol.releases(), self.epsilon, self.delta, shares))
+    @property
+    def _stated_neighbours(self) -> Neighbours | None:
+        names = {near.name.lower(): near for near in Neighbours}
+        near = names.get(self.neighbours) if isinstance(self.neighbours, str) else self.neighbours
+        if self.neighbours is not None and near not in names.values():
+            raise InvalidInput(f"neighbours={self.neighbours!r} {nearest(self.neighbours, names)}")
+        return near
 
     def _defence(self, protocol: Stepping, federation: Federation) -> NoisySums | None:
         if protocol.level is None:
             return None
-        match self._stated_trust:
-            case Trust.LOCAL_NOISE:
-                return LocalNoise(protocol.planned)
-            case Trust.DISTRIBUTED_NOISE:
-                return DistributedNoise(protocol.planned, clients=int((federation.train.sizes > 0).sum()))
-            case _:
-                return CentralNoise(protocol.planned)
+        kind = TRUSTS[self._stated_trust]
+        settings = {"clients": federation.clients, "colluders": self.colluders} if kind is DistributedNoise else {}
+        return kind.within(
+            self.epsilon,
+            self.delta,
+            protocol.releases(),
+            protocol.level,
+            shares=self.shares,
+            neighbours=self._stated_neighbours,
+            **settings,
+        )
 
     def _fit_privately(
         self, federation: Federation, protocol: Stepping, rng: Rng, given: Sequence[Given], tape: Tape | None
     ) -> None:
         """``given``: what the run starts from, and what is known of where it comes from."""
         require_budget(self.epsilon, self.delta)
-        planned = self._planned(protocol)
-        defence = self._defence(planned, federation)
-        state = self._fit(federation, planned, rng, defence, tape)
+        defence = self._defence(protocol, federation)
+        planned = protocol if defence is None else replace(protocol, planned=defence.noise)
         own: list[Any] = []
         alone = Guarantee.none("epsilon=inf: no noise was added", self._stated_level, self._stated_trust)
         if defence is not None:
             facts = planned.facts(federation, self.delta)
             own, alone = list(defence.events(facts)), defence.guarantee(facts)
-        self._events = (*own, *(event for one in given for event in one.events))
-        self.privacy_spent_ = composed(alone, own, given, self.random_state is not None)
+        claim = composed(alone, given, self.random_state is not None)
+        with nullcontext(None) if self.ledger is None else self.ledger.reserve(claim, own) as ledger:
+            state = self._fit(federation, planned, rng, defence, tape, ledger)
+        self.privacy_spent_ = claim
         if DROWNED in state.known:
             warnings.warn(DROWNING, NoiseDrowned, stacklevel=3)
 
@@ -242,10 +266,13 @@ class FederatedLloyd(_Private):
         delta: float = 1e-6,
         level: str | Level = "record",
         trust: str | Trust = "trusted_aggregator",
+        neighbours: str | Neighbours | None = None,
+        colluders: int | None = None,
         max_iter: int | None = None,
         init: UserData = None,
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
+        ledger: Ledger | None = None,
         scale: ArrayLike | str | None = None,
         box: Box | None = None,
         random_state: RandomState = None,
@@ -255,10 +282,13 @@ class FederatedLloyd(_Private):
         self.delta = delta
         self.level = level
         self.trust = trust
+        self.neighbours = neighbours
+        self.colluders = colluders
         self.max_iter = max_iter
         self.init = init
         self.bound = bound
         self.shares = shares
+        self.ledger = ledger
         self.scale = scale
         self.box = box
         self.random_state = random_state
@@ -315,7 +345,7 @@ class FederatedLloyd(_Private):
         if not isinstance(spent, Guarantee) or not spent.proven:
             why = spent.why_not if isinstance(spent, Guarantee) else "it adds no noise"
             return Given(name, points, f"{name} has no guarantee itself ({why})")
-        return Given(name, points, "", inner._events, spent.level, spent.trust, spent.simulated)
+        return Given(name, points, spent=spent)
 
 
 UNTIL_STILL = 20  # steps without noise, if no number is given
@@ -339,9 +369,12 @@ class FedDPKMeans(_Private):
         delta: float = 1e-6,
         level: str | Level = "record",
         trust: str | Trust = "trusted_aggregator",
+        neighbours: str | Neighbours | None = None,
+        colluders: int | None = None,
         lloyd_steps: int | None = None,
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
+        ledger: Ledger | None = None,
         scale: ArrayLike | str | None = None,
         box: Box | None = None,
         random_state: RandomState = None,
@@ -351,9 +384,12 @@ class FedDPKMeans(_Private):
         self.delta = delta
         self.level = level
         self.trust = trust
+        self.neighbours = neighbours
+        self.colluders = colluders
         self.lloyd_steps = lloyd_steps
         self.bound = bound
         self.shares = shares
+        self.ledger = ledger
         self.scale = scale
         self.box = box
         self.random_state = random_state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params, map_leaves
-from coterie.learn.sgd import GradientHook, Local, descend
+from coterie.learn.sgd import GradientHook, Gradients, Local, descend
 from coterie.rng import Rng, Secrets
 from coterie.wire.codec import Memory as Memory
 
@@ -178,23 +179,34 @@ class Cohort:
             self.batches(local, example_weights, label, random=model.random),
             local.lr,
             clip=guard.example_clip,
-            hook=self._hook(guard, label, local.poisson),
+            hook=self._hook(guard, local, label),
             proximal=proximal,
+            gradients=self._gradients(guard, model, local, label),
         )
 
-    def _hook(self, guard: ClientGuard, label: str, sampled: bool) -> GradientHook | None:
+    def _hook(self, guard: ClientGuard, local: Local, label: str) -> GradientHook | None:
         if type(guard).gradient is ClientGuard.gradient:
             return None
-        turn = replace(self.turn, kind=replace(self.turn.kind, part=label))
-        sizes = self.round_shards.sizes.clamp_min(1)
 
         def hook(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
-            rates = (batch.divisors.double() / sizes).clamp_max(1.0)
-            return guard.gradient(
-                grads, params, Step(self.ids, index, batch.divisors, rates, batch.active, sampled, turn)
-            )
+            return guard.gradient(grads, params, self._step(local, label, index, batch))
 
         return hook
+
+    def _gradients(self, guard: ClientGuard, model: Model, local: Local, label: str) -> Gradients | None:
+        if type(guard).gradients is ClientGuard.gradients:
+            return None
+
+        def gradients(params: Params, index: int, batch: Batch) -> dict[str, Tensor]:
+            return guard.gradients(model, params, batch, self._step(local, label, index, batch))
+
+        return gradients
+
+    def _step(self, local: Local, label: str, index: int, batch: Batch) -> Step:
+        turn = replace(self.turn, kind=replace(self.turn.kind, part=label))
+        rates = (batch.divisors.double() / self.round_shards.sizes.clamp_min(1)).clamp_max(1.0)
+        width = public_width(local.batch_size) if local.poisson else 0
+        return Step(self.ids, index, batch.divisors, rates, batch.active, local.poisson, turn, width)
 
     def batches(
         self,
@@ -214,13 +226,20 @@ class Cohort:
         ]
         steps = max(len(indices) for indices, _ in plan)
         width = max((row.shape[0] for indices, _ in plan for row in indices), default=0)
+        if local.poisson:  # whole blocks of a width that says nothing about who was drawn
+            block = public_width(local.batch_size)
+            width = block * max(1, -(-width // block))
         for step in range(steps):
             index, weights, divisors, active = self._padded(plan, shards, step, max(width, 1))
             if example_weights is not None:
                 weights = weights * example_weights[index]
             rows = shards.rows[index]
-            seeds = [self.rng(client, label, "dropout", step).seed() for client in self.ids.tolist()] if random else ()
-            yield Batch(*self._examples(rows), weights, divisors, active, seeds)
+            yield Batch(*self._examples(rows), weights, divisors, active, self._dropout(label, step) if random else ())
+
+    def _dropout(self, label: str, step: int) -> tuple[int, ...]:
+        """Each client's seed of its masks. Secret, and of 256 bits: then every example's mask is as good as independent
+        of the others', and one that goes leaves theirs as they were, whatever its place in the batch was."""
+        return tuple(self.turn.secrets(client, label, "dropout", step).number() for client in self.ids.tolist())
 
     @staticmethod
     def _padded(
@@ -282,6 +301,14 @@ def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[l
     passes = -(-local.steps * width // size)
     order = np.concatenate([draws.permutation(size) for _ in range(passes)])
     return [order[step * width : (step + 1) * width] for step in range(local.steps)], 0
+
+
+def public_width(batch_size: int) -> int:
+    """The width of Poisson batches, or of the blocks that a larger one takes: three deviations above the expected size.
+
+    Products of another width are rounded differently in every row, so it must not depend on who was drawn.
+    """
+    return max(16, 8 * math.ceil((batch_size + 3 * math.sqrt(batch_size)) / 8))
 
 
 def poisson_batches(size: int, local: Local, secrets: Secrets) -> tuple[list[np.ndarray], float]:

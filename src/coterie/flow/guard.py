@@ -1,7 +1,8 @@
 """The places where a defence may act, and the defence as its two halves, because two parties hold them.
 
-``receive``, ``columns``, ``gradient`` and ``contribute`` are the client's; ``collect``, ``aggregate``, ``release`` and
-``publish`` are the server's. The base classes are the identity: an undefended federation runs with them.
+``receive``, ``columns``, ``gradients``, ``gradient`` and ``contribute`` are the client's; ``collect``, ``aggregate``,
+``release`` and ``publish`` are the server's. The base classes are the identity: an undefended federation runs with
+them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from coterie.errors import InvalidInput
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.turn import Step, Turn
+from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
 from coterie.privacy.guarantee import Guarantee, RunFacts
 from coterie.wire.messages import Contributions, Down, Published
@@ -51,6 +53,10 @@ class ClientGuard:
     def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
         """What parties that hold columns compute with, (records, own columns) each, in place of the columns."""
         return cohort.columns
+
+    def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """The gradients of a local step, leaves (clients, ...): where noise must be added to exact sums, it is here."""
+        return model.gradients(params, batch, self.example_clip)
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
         """Called in each local step with leaves (clients, ...)."""

@@ -30,10 +30,18 @@ Running = Generator[Ask[State], Replies, State]
 
 @dataclass(frozen=True)
 class Population:
-    """Whom the server can ask. A client without training data is never asked, but is given models."""
+    """Whom the server can ask: a public roster.
+
+    Trainers do not ask a client without training data, but give it models; how much a client has is public there.
+    Clusterings ask everybody, so that nothing shows whether a client has any.
+    """
 
     sizes: Tensor  # (clients,) training examples
     joins: Tensor  # (clients,) first round
+
+    def enrolled(self, round: int) -> Tensor:
+        """The clients that have joined by this round, whatever they hold."""
+        return (self.joins <= round).nonzero().flatten()
 
     def present(self, round: int) -> Tensor:
         """The clients that have data and have joined by this round."""

@@ -49,6 +49,7 @@ class Ring(Generic[State]):
     lost: Callable[[Down], Collection[int]] | None = None
     processes: int | None = None
     chunk_bytes: int = CHUNK_BYTES
+    ledger: Ledger = field(default_factory=Ledger)  # what is spent is written there
 
     def __post_init__(self) -> None:
         if why := self.defence.fits(self.protocol):
@@ -60,7 +61,7 @@ class Ring(Generic[State]):
             )
         seats = Seats.of(self.adversaries)
         self._seats = seats
-        self.ledger, self.metrics, self.traffic = Ledger(), Metrics(), Traffic()
+        self.metrics, self.traffic = Metrics(), Traffic()
         self.server = Server(
             population(self.federation),
             self.defence.server,

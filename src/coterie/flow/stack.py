@@ -17,6 +17,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Step, Turn
+from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
 from coterie.privacy.guarantee import Guarantee, RunFacts
 from coterie.wire.messages import Contributions, Down, Published
@@ -41,6 +42,11 @@ class StackedClient(ClientGuard):
         for guard in self.guards:
             cohort = replace(cohort, columns=guard.columns(cohort))
         return cohort.columns
+
+    def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
+        own = [guard for guard in self.guards if type(guard).gradients is not ClientGuard.gradients]
+        require(len(own) <= 1, "members that noise gradients", len(own), "must be one; keep one of them")
+        return own[0].gradients(model, params, batch, step) if own else super().gradients(model, params, batch, step)
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
         return reduce(lambda found, guard: guard.gradient(dict(found), params, step), self.guards, grads)

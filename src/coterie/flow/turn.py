@@ -105,3 +105,4 @@ class Step:
     active: Tensor  # (clients,) bool: who takes this step at all
     sampled: bool  # whether each example entered by a coin of its own
     turn: Turn
+    width: int = 0  # of the blocks that a batch consists of, which is public; 0: the batch is one block

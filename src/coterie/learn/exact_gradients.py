@@ -19,8 +19,8 @@ unsystematically; noise of a multiplier 1 on these 159,010 parameters is 400 tim
 
 What this does not do: the inputs and deltas must each be a function of their own example. Matrix products of another
 *width* are rounded differently, in every row: with ReLU, another example's gradient can then change altogether. So all
-batches must be padded to one public width (at least 16), and ``stands_alone`` checks a model's pass on the machine at
-hand.
+batches must be padded to one public width (at least 16), and ``stands_alone`` tries a model's pass on the machine at
+hand; where its rows do not stand alone, examples are passed one at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.learn.whole import exact_squares, require_bound
+from coterie.learn.whole import exact_squares, require_bound, row_squares
 
 EXACT = 1 << 24
 """Whole numbers up to here are float32's."""
@@ -70,15 +70,16 @@ def exact_dense_sums(
     width = inputs[0].shape[1]
     require(1 <= units <= most_units(width), "units", units, f"must lie in 1..{most_units(width)} for width {width}")
     pairs = list(zip(inputs, deltas, strict=True))
-    shapes = [(given.shape[2], delta.shape[2]) for given, delta in pairs]
-    scales = _scales(pairs, clip, _aim(units, shapes))
-    rounded = [_Rounded.of(given, delta, scales, units, torch.round) for given, delta in pairs]
+    lengths = [(_squares(given), _squares(delta)) for given, delta in pairs]
+    scales = _scales(lengths, clip, _aim(units, [(given.shape[2], delta.shape[2]) for given, delta in pairs]))
+    factors = [_split(*pair, *squares, scales, units) for pair, squares in zip(pairs, lengths, strict=True)]
+    rounded = [_Rounded.of(*pair, scales, *each, torch.round_) for pair, each in zip(pairs, factors, strict=True)]
     over = _squared(rounded) > float(units) ** 2
     if over.any():
         places = torch.from_numpy(over).view(inputs[0].shape[:2])
-        for layer, (given, delta) in zip(rounded, pairs, strict=True):
-            shorter = _Rounded.of(given[places][None], delta[places][None], scales[over], units, torch.trunc)
-            layer.overwrite(places, shorter)
+        for layer, (given, delta), (alpha, beta) in zip(rounded, pairs, factors, strict=True):
+            few = scales[over], alpha[over], beta[over]
+            layer.overwrite(places, _Rounded.of(given[places][None], delta[places][None], *few, torch.trunc_))
         gone = torch.from_numpy(_squared(rounded) > float(units) ** 2).view(inputs[0].shape[:2])
         for layer in rounded:
             layer.clear(gone)
@@ -111,18 +112,25 @@ def _ratio(inputs: int, outputs: int, units: int) -> float:
     return min(max(math.sqrt(inputs / outputs), 1 / most), most)
 
 
-def _scales(pairs: Sequence[tuple[Tensor, Tensor]], clip: float, aim: float) -> Doubles:
+def _scales(lengths: Sequence[tuple[Doubles, Doubles]], clip: float, aim: float) -> Doubles:
     """Steps for a unit of each example's gradient, (clients * batch,); zero where it is not finite."""
-    squared = np.zeros(pairs[0][0].shape[0] * pairs[0][0].shape[1])
-    for given, delta in pairs:
-        squared += (_squares(given) + 1) * _squares(delta)
+    squared = np.sum([(given + 1) * delta for given, delta in lengths], axis=0)
     return np.where(np.isfinite(squared), aim / np.maximum(np.sqrt(squared), clip), 0.0)
+
+
+def _split(
+    given: Tensor, delta: Tensor, long: Doubles, short: Doubles, scales: Doubles, units: int
+) -> tuple[Doubles, Doubles]:
+    """The scale split between input and delta, whose squared lengths these are, so that both lose the same part."""
+    alpha = np.sqrt(scales * _ratio(given.shape[2], delta.shape[2], units) * np.sqrt(short / long))
+    beta = scales / alpha
+    usable = np.isfinite(alpha) & np.isfinite(beta) & (alpha > 0)
+    return np.where(usable, alpha, 0.0), np.where(usable, beta, 0.0)
 
 
 def _squares(rows: Tensor) -> Doubles:
     """(clients * batch,), from a kernel that sees one row at a time."""
-    flat = rows.flatten(0, 1).numpy()
-    return np.asarray(np.einsum("ij,ij->i", flat, flat), dtype=np.float64)
+    return row_squares(rows.flatten(0, 1).numpy()).astype(np.float64)
 
 
 class _Rounded:
@@ -132,16 +140,16 @@ class _Rounded:
         self.given, self.delta, self.bias = given, delta, bias
 
     @staticmethod
-    def of(given: Tensor, delta: Tensor, scales: Doubles, units: int, rounding: Callable[[Tensor], Tensor]) -> _Rounded:
-        """The scale is split between input and delta so that both lose the same part of themselves."""
-        ratio = _ratio(given.shape[2], delta.shape[2], units)
-        long, short = np.sqrt(_squares(given)), np.sqrt(_squares(delta))
-        alpha = np.sqrt(scales * ratio * short / long)
-        beta = scales / alpha
-        usable = np.isfinite(alpha) & np.isfinite(beta) & (alpha > 0)
-
+    def of(
+        given: Tensor,
+        delta: Tensor,
+        scales: Doubles,
+        alpha: Doubles,
+        beta: Doubles,
+        rounding: Callable[[Tensor], Tensor],
+    ) -> _Rounded:
         def whole(rows: Tensor, factors: Doubles) -> Tensor:
-            each = torch.from_numpy(np.where(usable, factors, 0.0).astype(np.float32)).view(*rows.shape[:2], 1)
+            each = torch.from_numpy(factors.astype(np.float32)).view(*rows.shape[:2], 1)
             return rounding(rows * each)
 
         bias = rounding(delta.double() * torch.from_numpy(scales).view(*delta.shape[:2], 1))

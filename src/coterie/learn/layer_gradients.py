@@ -28,6 +28,10 @@ class Part(ABC):
     def weighted(self, scales: Tensor) -> dict[str, Tensor]:
         """The sums over examples, each times its scale, by leaf."""
 
+    @abstractmethod
+    def built(self) -> dict[str, Tensor]:
+        """Every example's gradient in full, leaves (examples, ...): for few examples."""
+
 
 @dataclass
 class Built(Part):
@@ -40,6 +44,9 @@ class Built(Part):
 
     def weighted(self, scales: Tensor) -> dict[str, Tensor]:
         return {name: (scales.unsqueeze(0) @ grad.flatten(1)).view(grad.shape[1:]) for name, grad in self.grads.items()}
+
+    def built(self) -> dict[str, Tensor]:
+        return self.grads
 
 
 @dataclass
@@ -65,6 +72,10 @@ class Outer(Part):
         scaled = (self.delta * scales.view(-1, 1, 1)).flatten(0, 1)
         sums = {self.weight: scaled.T @ self.given.flatten(0, 1)}
         return sums | {self.bias: scaled.sum(0)} if self.bias else sums
+
+    def built(self) -> dict[str, Tensor]:
+        grads = {self.weight: torch.bmm(self.delta.transpose(1, 2), self.given)}
+        return grads | {self.bias: self.delta.sum(1)} if self.bias else grads
 
 
 def gram_product(given: Tensor, delta: Tensor) -> Tensor:
@@ -99,6 +110,9 @@ class GhostConvolution(Part):
         sums = {self.names["weight"]: _convolution_weight_gradient(self.layer, self.given, scaled, 1)}
         return sums | {self.names["bias"]: scaled.sum((0, 2, 3))} if "bias" in self.names else sums
 
+    def built(self) -> dict[str, Tensor]:
+        return _built_convolution(self.layer, self.names, self.given, self.delta)
+
 
 @dataclass
 class Rows(Part):
@@ -117,6 +131,12 @@ class Rows(Part):
         scaled = (self.delta * scales.view(-1, 1, 1)).flatten(0, 1)
         return {self.name: scaled.new_zeros(self.shape).index_add_(0, self.tokens.flatten(), scaled)}
 
+    def built(self) -> dict[str, Tensor]:
+        examples, words = len(self.tokens), self.shape[0]
+        places = (self.tokens + words * torch.arange(examples).unsqueeze(1)).flatten()
+        rows = self.delta.new_zeros(examples * words, self.shape[1]).index_add_(0, places, self.delta.flatten(0, 1))
+        return {self.name: rows.view(examples, *self.shape)}
+
 
 Names = dict[str, str]  # a layer's own name of a leaf -> the module's
 
@@ -131,12 +151,17 @@ def _convolution(layer: nn.Conv2d, names: Names, given: Tensor, delta: Tensor) -
     inputs = layer.weight[0].numel()
     if layer.groups == 1 and ghost_is_cheaper(positions, inputs, layer.out_channels, examples):
         return GhostConvolution(layer, names, given, delta)
-    # One convolution with a group for each example: its weight gradient is every example's own.
+    return Built(_built_convolution(layer, names, given, delta))
+
+
+def _built_convolution(layer: nn.Conv2d, names: dict[str, str], given: Tensor, delta: Tensor) -> dict[str, Tensor]:
+    """One convolution with a group for each example: its weight gradient is every example's own."""
+    examples = len(given)
     weight = _convolution_weight_gradient(
         layer, given.reshape(1, -1, *given.shape[2:]), delta.reshape(1, -1, *delta.shape[2:]), examples
     )
     grads = {names["weight"]: weight.view(examples, *layer.weight.shape)}
-    return Built(grads | {names["bias"]: delta.sum((2, 3))} if "bias" in names else grads)
+    return grads | {names["bias"]: delta.sum((2, 3))} if "bias" in names else grads
 
 
 def _convolution_weight_gradient(layer: nn.Conv2d, given: Tensor, delta: Tensor, copies: int) -> Tensor:

@@ -22,8 +22,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, linear
 
+from coterie.learn.exact_gradients import stands_alone
 from coterie.learn.layer_gradients import RULES, Names, Outer, Part, understood
-from coterie.learn.params import Params, map_leaves
+from coterie.learn.params import Layout, Params, flatten, map_leaves
+from coterie.learn.whole import whole_rows
 
 TRIAL_TOLERANCE = 1e-3
 
@@ -56,6 +58,56 @@ def one_by_one(module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights:
         for name, grad in grads.items():
             total[name] += scale * grad
     return total
+
+
+BLOCK = 8
+"""Examples whose gradients are built at once for an exact sum. Public: results of another number are other bits."""
+
+
+def whole_gradient(
+    module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights: Tensor, clip: float, units: int
+) -> Tensor:
+    """The sum of ``whole_rows`` of the examples' weighted gradients, (length,) float64.
+
+    Each row is a function of its own example: gradients are built in blocks of one size, if it shows on this machine
+    that their rows stand alone, and else one by one. A gradient that is not finite counts as zero.
+    """
+    kept = (weights != 0).nonzero().flatten()
+    total = torch.zeros(Layout.of(leaves).length, dtype=torch.float64)
+    size = BLOCK if _stands_alone(module, leaves, x) else 1
+    for places in kept.split(size):
+        block = torch.cat([places, places[:1].expand(size - len(places))])  # filled up with what is then left out
+        rows = _gradient_rows(module, leaves, x[block], y[block])[: len(places)] * weights[places].unsqueeze(1)
+        rows[~torch.isfinite(rows).all(1)] = 0.0
+        total += whole_rows(rows, clip, units).sum(0, dtype=torch.float64)
+    return total
+
+
+def _gradient_rows(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> Tensor:
+    """(examples, length): each example's gradient, in the order of the leaves."""
+    if len(x) == 1:
+        return flatten(_plain(module, leaves, x, y), leading=0).unsqueeze(0)
+    found: dict[str, Tensor] = {}
+    for part in _trace(module, leaves, x, y).values():
+        found |= part.built()
+    zeros = {name: leaf.new_zeros(len(x), *leaf.shape) for name, leaf in leaves.items() if name not in found}
+    return flatten({name: found[name] if name in found else zeros[name] for name in leaves})
+
+
+def _stands_alone(module: nn.Module, leaves: Params, like: Tensor) -> bool:
+    """Tried once for a module and shape, on random examples, without dropout, which is drawn by the row."""
+    key = (tuple(like.shape[1:]), torch.get_num_threads())
+    tried = _alone.setdefault(module, {})
+    if key not in tried:
+        draws = torch.Generator().manual_seed(0)
+        x = torch.randn(BLOCK, *like.shape[1:], generator=draws)
+        x, y = (x if like.is_floating_point() else x.gt(0)).to(like.dtype), torch.arange(BLOCK).remainder(2)
+        with _without_dropout(module):
+            tried[key] = _traceable(module, leaves, x, y) and stands_alone(
+                lambda order: _gradient_rows(module, leaves, x[order[0]], y[order[0]]).unsqueeze(0),
+                torch.arange(BLOCK).unsqueeze(0),
+            )
+    return tried[key]
 
 
 def _plain(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -190,6 +242,18 @@ def _unrolled_gru(
 # -- whether that may be relied on ------------------------------------------------------------------------------------
 
 _trusted: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+_alone: WeakKeyDictionary[nn.Module, dict[tuple[tuple[int, ...], int], bool]] = WeakKeyDictionary()
+
+
+@contextmanager
+def _without_dropout(module: nn.Module) -> Iterator[None]:
+    modes: dict[nn.Module, Any] = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
 
 
 def _owners(module: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -215,18 +279,14 @@ def _understands_all(module: nn.Module) -> bool:
 
 def _agrees(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> bool:
     """A trial without dropout: norms and sum against plain gradients, one example at a time."""
-    modes: dict[nn.Module, Any] = {part: part.training for part in module.modules()}
-    module.eval()
     try:
-        parts = _trace(module, leaves, x, y)
-        norms = _norms(parts, len(x))
-        found = _sums(parts, torch.ones(len(x)), leaves)
-        singles = [_plain(module, leaves, x[at : at + 1], y[at : at + 1]) for at in range(len(x))]
+        with _without_dropout(module):
+            parts = _trace(module, leaves, x, y)
+            norms = _norms(parts, len(x))
+            found = _sums(parts, torch.ones(len(x)), leaves)
+            singles = [_plain(module, leaves, x[at : at + 1], y[at : at + 1]) for at in range(len(x))]
     except (_Opaque, RuntimeError):  # what is wrong with the module itself, the slow way will raise again
         return False
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
     return _close(found, norms, singles)
 
 

@@ -44,6 +44,9 @@ class Local:
 GradientHook = Callable[[dict[str, Tensor], Params, int, Batch], Params]
 """(gradients, parameters, step, batch) -> gradients: the client's guard point inside a local step."""
 
+Gradients = Callable[[Params, int, Batch], dict[str, Tensor]]
+"""(parameters, step, batch) -> gradients, in place of the model's own: clipped, added up and noised."""
+
 
 def descend(
     model: Model,
@@ -54,17 +57,18 @@ def descend(
     clip: float | None = None,
     hook: GradientHook | None = None,
     proximal: float = 0.0,
+    gradients: Gradients | None = None,
 ) -> dict[str, Tensor]:
     """The parameters (clients, ...) after these batches.
 
     A client that is not active stands still in that step. ``proximal`` is FedProx's mu: it pulls towards where the
-    round started.
+    round started. ``gradients`` stands in for the model's own; whatever follows it is post-processing.
     """
     params = {name: leaf.contiguous() for name, leaf in start.items()}  # the caller's own until the first step
     with torch.no_grad():
         for step, batch in enumerate(batches):
             with torch.enable_grad():
-                grads = model.gradients(params, batch, clip)
+                grads = model.gradients(params, batch, clip) if gradients is None else gradients(params, step, batch)
             if proximal:
                 for name, grad in grads.items():
                     grad.add_(params[name] - start[name], alpha=proximal)

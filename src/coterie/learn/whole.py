@@ -54,18 +54,31 @@ def radius(units: int, length: int, dtype: torch.dtype) -> float:
 
 
 def row_factors(rows: Tensor, bound: float, inner: float) -> Tensor:
-    """What scales each row so that ``bound`` becomes ``inner`` and nothing is longer, (rows,) in the rows' precision.
+    """What scales each row so that ``bound`` becomes ``inner`` and nothing is longer, (rows,) of the rows' dtype."""
+    return torch.from_numpy(inner / np.maximum(lengths(rows), bound)).to(rows.dtype)
 
-    Norms come from a kernel that sees one row at a time, so that a row's factor does not depend on the rows around it.
+
+def lengths(rows: Tensor) -> NDArray[np.float64]:
+    """The norm of each row, from a kernel that sees one row at a time, so that it does not depend on those around it.
+
     Where squares overflow they are taken in double precision.
     """
     plain = rows.numpy()
-    squared = np.einsum("ij,ij->i", plain, plain).astype(np.float64)
+    squared = row_squares(plain).astype(np.float64)
     for row in np.flatnonzero(~np.isfinite(squared)):
         squared[row] = np.square(plain[row], dtype=np.float64).sum()
     require(bool(np.isfinite(squared).all()), "rows", "NaN or infinity", "cannot be put on a grid; clean the data")
-    factors = inner / np.maximum(np.sqrt(squared), bound)
-    return torch.from_numpy(factors).to(rows.dtype)
+    return np.sqrt(squared)
+
+
+def row_squares(rows: NDArray[np.floating]) -> NDArray[np.floating]:
+    """The squared norm of each row, of its own precision, by a kernel in which rows do not meet.
+
+    numpy adds up a row of more than 8,192 in another order if it is the only one, so it is never that.
+    """
+    several = rows if len(rows) != 1 else np.concatenate([rows, rows])
+    found: NDArray[np.floating] = np.einsum("ij,ij->i", several, several)
+    return found[: len(rows)]
 
 
 def whole_rows(rows: Tensor, bound: float, units: int, out: Tensor | None = None) -> Tensor:

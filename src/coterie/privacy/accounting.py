@@ -30,6 +30,7 @@ PRECISION = 1e-4
 _RELATIONS = {
     Neighbours.ADD_OR_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,
     Neighbours.REPLACE: NeighboringRelation.REPLACE_ONE,
+    Neighbours.ZERO_OUT: NeighboringRelation.ADD_OR_REMOVE_ONE,  # the unit's share of a sum is there, or is not
 }
 
 
@@ -40,25 +41,19 @@ def guarantee_of(
     trust: Trust,
     clip: float | None,
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
-    distance: float = 0.0,
+    ripple: float = 0.0,
 ) -> Guarantee:
     """Price the events. Without a finite clipping bound, behind which the noise hides, there is no claim.
 
-    ``distance``: how far, in total variation, what is drawn lies from what the events describe.
+    ``ripple``: how far, in the logarithm, probabilities are from those that the events describe (``epsilon_near``).
     """
     if clip is None or not 0 < clip < math.inf:
         why = f"contributions are not clipped (clip={clip}), so no noise covers what one unit can change"
         return Guarantee.none(why, level, trust)
-    epsilon = epsilon_of(events, delta, neighbours)
+    epsilon = epsilon_near(events, delta, ripple, neighbours)
     if math.isinf(epsilon):
         return Guarantee.none("a release without noise, or delta=0 with Gaussian noise, costs infinity", level, trust)
-    charged = epsilon_at_distance(events, delta, distance, neighbours) if distance > 0 and events else epsilon
-    if math.isinf(charged):
-        why = (
-            f"noise is drawn up to {distance:.0e}, which e^epsilon={math.exp(min(epsilon, 700)):.0e} times is no delta"
-        )
-        return Guarantee.none(why, level, trust, stated=epsilon)
-    return Guarantee(charged, delta, level, trust, neighbours, events=tuple(events))
+    return Guarantee(epsilon, delta, level, trust, neighbours, events=tuple(events), ripple=ripple)
 
 
 def epsilon_of(
@@ -79,29 +74,20 @@ def epsilon_of(
     return float(_accountant(events, neighbours, precision).get_epsilon(delta))
 
 
-def epsilon_at_distance(
+def epsilon_near(
     events: Sequence[DpEvent],
     delta: float,
-    distance: float,
+    ripple: float,
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
     precision: float = PRECISION,
 ) -> float:
-    """The epsilon of what is within this total variation of a mechanism that these events describe.
+    """The epsilon of what has the probabilities of a mechanism that these events describe, up to factors e^(+-ripple).
 
-    If the mechanism costs (epsilon, delta'), its neighbour in total variation costs (epsilon, delta' + (1 + e^epsilon)
-    distance): both probabilities that are compared are off by at most the distance. A part of delta is set aside for
-    it, the least of a few that is enough. Discrete noise (``coterie.privacy.grid.NoiseGrid``) has distances around
-    1e-33 an entry, which a billionth of delta pays for.
+    If the mechanism costs (epsilon, delta'), this costs (epsilon + 2 ripple, e^ripple delta'), whatever epsilon is.
+    Discrete noise (``coterie.privacy.grid.NoiseGrid``) has ripples around 1e-33 an entry.
     """
-    require(0 <= distance <= 1, "distance", distance, "must lie in [0, 1]")
-    if distance == 0:
-        return epsilon_of(events, delta, neighbours, precision)
-    require(delta > 0, "delta", delta, "must be positive for a mechanism that is drawn up to a distance; 1e-6 is usual")
-    for part in (1e-9, 1e-6, 1e-3, 0.1, 0.5):
-        epsilon = epsilon_of(events, delta * (1 - part), neighbours, precision)
-        if epsilon < 700 and (1 + math.exp(epsilon)) * distance <= part * delta:
-            return epsilon
-    return math.inf
+    require(ripple >= 0, "ripple", ripple, "must not be negative")
+    return epsilon_of(events, delta * math.exp(-ripple), neighbours, precision) + (2 * ripple if events else 0.0)
 
 
 def _pure_epsilon(event: DpEvent, doubled: int) -> float:
@@ -171,7 +157,7 @@ def _accountant(events: Sequence[DpEvent], neighbours: Neighbours, precision: fl
     loss distributions double that and its Renyi accountant does not, so the latter may not stand in there.
     """
     makers: list[Callable[[], Any]] = [lambda: _PldAccountant(_RELATIONS[neighbours], precision)]
-    if neighbours is Neighbours.ADD_OR_REMOVE:
+    if neighbours is not Neighbours.REPLACE:
         makers.append(lambda: RdpAccountant(neighboring_relation=_RELATIONS[neighbours]))
     reasons = []
     for make in makers:

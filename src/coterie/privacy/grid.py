@@ -11,28 +11,29 @@ noise.
 a^2 I) and round each entry at random, to the discrete Gaussian on the whole numbers with *centre* y and sigma r. By
 the argument in ``coterie.privacy.noise`` (the product of the two densities is one density of sigma sqrt(a^2 + r^2)
 times a sum over a lattice that is even up to e(r)), the result is distributed as q + D_s with s^2 = a^2 + r^2, up to a
-total variation of e / (1 - e) an entry. So q + D_s is, up to that, a function of what the real Gaussian mechanism with
-deviation sqrt(s^2 - r^2) releases, and costs no more: in any dimension, under any composition, after Poisson sampling,
-for every accountant. With r = 2 the distance is 1.1e-34, and of s = 524,352 steps the accountant is told 524,352 -
-4e-6.
+factor (1 + e) / (1 - e) in every probability, an entry. So q + D_s is, up to that, a function of what the real Gaussian
+mechanism with deviation sqrt(s^2 - r^2) releases, and costs no more: in any dimension, under any composition, after
+Poisson sampling, for every accountant. With r = 2 the factor is 1 + 2.1e-34, and of s = 524,352 steps the accountant is
+told 524,352 - 4e-6.
 
 That is tighter than pricing by concentrated DP (Canonne, Kamath and Steinke 2020: rho = 1 / 2z^2, for vectors too), and
 unlike a privacy loss distribution of the one-dimensional mechanism it is proven for vectors.
 
-Noise in shares: the sum of n draws of sigma s is the discrete Gaussian of sigma s sqrt(n) up to the ``sum_distance``
+Noise in shares: the sum of n draws of sigma s is the discrete Gaussian of sigma s sqrt(n) up to the ``sum_ripple``
 (as Kairouz, Liu and Steinke 2021 have it, with the same exponents).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import InvalidInput, require
-from coterie.privacy.noise import BLOCK, LEVELS, DiscreteGaussian, sum_distance, unevenness
+from coterie.privacy.noise import BLOCK, LEVELS, SINGLE, SINGLE_LEVELS, DiscreteGaussian, sum_ripple, unevenness
 from coterie.rng import Secrets
 
 ROUNDING = 2
@@ -119,13 +120,13 @@ class NoiseGrid:
         return math.sqrt(self.shares) * self.noise.sigma / self.sensitivity
 
     @property
-    def distance(self) -> float:
-        """Total variation, an entry released, from a mechanism that costs what ``multiplier`` says, at most.
+    def ripple(self) -> float:
+        """How far, in the logarithm, an entry's probabilities are from those that ``multiplier`` prices, at most.
 
-        Of a run, it adds up over all entries of all releases; ``epsilon_at_distance`` charges the sum.
+        Of a run, it adds up over all entries of all releases; ``epsilon_near`` charges the sum.
         """
-        each = self.shares * self.noise.distance
-        return each + sum_distance(self.noise.sigma, self.shares) + unevenness(ROUNDING)
+        each = self.shares * self.noise.ripple
+        return each + sum_ripple(self.noise.sigma, self.shares) + unevenness(ROUNDING)
 
     @property
     def capacity(self) -> int:
@@ -145,19 +146,25 @@ class NoiseGrid:
         """What was released in the data's measure, where ``step`` is what one step of the contributions is worth."""
         return np.multiply(noised, step / self.multiple, dtype=np.float64)
 
-    def release(self, total: Whole, step: float, secrets: Secrets, out: NDArray[np.float32]) -> NDArray[np.float32]:
-        """``values(noised(total))`` into ``out``, (length,), block by block: for vectors of millions."""
+    def release(
+        self, totals: Sequence[Whole], step: float, secrets: Secrets, largest: int, out: Sequence[NDArray[np.float32]]
+    ) -> None:
+        """``values(noised(total))`` of the leaves of one vector of millions, each flat, in single precision.
+
+        No entry is larger than ``largest``, which is public. Leaves in single precision may be their own ``out``.
+        """
         require(
-            total.ndim == 1 and total.shape == out.shape, "total", total.shape, f"must be flat like out, {out.shape}"
+            largest * self.multiple < 2**62, "largest sum, in steps", largest, "leaves no room for noise in 64 bits"
         )
-        largest = float(max(total.max(initial=0), -total.min(initial=0)))
-        narrow = largest * self.multiple + self.noise.largest < 2**31
-        buffer: NDArray[np.signedinteger] = np.empty(min(BLOCK, len(total)), dtype=np.int32 if narrow else np.int64)
-        for block, drawn in self.noise.blocks(len(total), secrets):
-            noised = buffer[: len(drawn)]
-            noised[:] = total[block]
-            noised *= self.multiple
-            noised += drawn
-            out[block] = noised
-        out *= np.float32(step / self.multiple)
-        return out
+        sampler = self.noise.sampler(secrets, max(map(len, totals), default=0))
+        single = self.multiple == 1 and largest < SINGLE and self.noise.levels <= SINGLE_LEVELS
+        for total, released in zip(totals, out, strict=True):
+            if single:
+                if released is not total:
+                    released[:] = total
+                sampler.add_to(released)
+            else:
+                for start in range(0, len(total), BLOCK):
+                    part = total[start : start + BLOCK]
+                    released[start : start + BLOCK] = part.astype(np.int64) * self.multiple + sampler.next(len(part))
+            released *= np.float32(step / self.multiple)

@@ -35,10 +35,48 @@ class Trust(Enum):
 
 
 class Neighbours(Enum):
-    """Which two data sets must look alike."""
+    """Which two data sets must look alike.
+
+    Where it is public who takes part (a roster, the number of a client's records), a unit cannot come or go unseen;
+    what is hidden is all that it holds. That costs what adding or removing one costs. Replacing takes twice the noise.
+    """
 
     ADD_OR_REMOVE = "one unit added or removed"
     REPLACE = "one unit replaced by another"
+    ZERO_OUT = "one unit's data replaced by none, who takes part being public"
+
+    @staticmethod
+    def usual(trust: Trust, level: Level) -> Neighbours:
+        """What is meant by a trust model if nothing else is said.
+
+        In the local model each client answers for itself and replacement is what everybody means. The roster of clients
+        is public, so a client cannot be added or removed; its records can.
+        """
+        if trust is Trust.LOCAL_NOISE:
+            return Neighbours.REPLACE
+        return Neighbours.ZERO_OUT if level is Level.CLIENT else Neighbours.ADD_OR_REMOVE
+
+
+class Whom(Enum):
+    """Against whom something is hidden."""
+
+    PUBLIC = "the public"
+    PARTICIPANT = "another participant"
+    SERVER = "the server"
+    COALITION = "the server with colluding clients"
+
+
+@dataclass(frozen=True)
+class Against:
+    """What one who sees this much can learn at most; infinity: he is trusted."""
+
+    whom: Whom
+    epsilon: float
+    clients: int = 0  # how many collude with him
+
+    def __str__(self) -> str:
+        who = self.whom.value if not self.clients else f"the server with {self.clients} colluding"
+        return f"{who} {self.epsilon:.4g}" if math.isfinite(self.epsilon) else f"{who}: nothing is hidden"
 
 
 SIMULATION = "simulation: reproducible noise hides nothing from whoever has the seed"
@@ -59,7 +97,9 @@ class Guarantee:
     proven: bool = True
     why_not: str = ""
     events: tuple[DpEvent, ...] = field(default=(), repr=False)  # what it is the price of; none: not told
+    ripple: float = field(default=0.0, repr=False)  # how far, in the logarithm, probabilities may be from the events'
     simulated: bool = False
+    against: tuple[Against, ...] = ()  # each adversary with the epsilon that holds against it; none: not told apart
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
@@ -83,10 +123,16 @@ class Guarantee:
         require(why_not != "", "why_not", why_not, "must say why there is no guarantee")
         return Guarantee(stated, 0.0, level, trust, proven=False, why_not=why_not)
 
+    @property
+    def provisos(self) -> tuple[str, ...]:
+        """What must be said beside a proven epsilon: against whom it holds, and whether a seed undoes it."""
+        against = (f"against {', '.join(map(str, self.against))}",) if self.against else ()
+        return (*against, *([SIMULATION] if self.simulated else [])) if self.proven else ()
+
     def __str__(self) -> str:
         stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"
         if self.proven:
-            return f"{stated}; {self.trust.value}" + (f"; {SIMULATION}" if self.simulated else "")
+            return "; ".join([stated, self.trust.value, *self.provisos])
         return f"no formal guarantee: {self.why_not}" + (
             f" (stated: epsilon={self.epsilon:.4g})" if math.isfinite(self.epsilon) else ""
         )

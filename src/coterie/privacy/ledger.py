@@ -1,15 +1,28 @@
-"""What was spent, written down as it is spent. A forecast of a run's cost is compared with this."""
+"""What was spent, written down as it is spent, in a run and over many runs on the same data.
+
+A run's own ledger is compared with the forecast of its cost. One with a limit composes over fits, seeds and settings
+tried: it reserves a run's forecast before anything is released, or refuses, and afterwards keeps what was really spent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import fcntl
+import math
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
 
+import dp_accounting
 from dp_accounting import DpEvent
 
+from coterie.errors import BudgetSpent, InvalidInput, NotPermitted, require
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, pure_events
-from coterie.privacy.guarantee import Neighbours
-from coterie.wire.codec import register
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours
+from coterie.wire.codec import decode, encode, register
 
 EVERYBODY = -1  # where noise is added to a sum over all, each client is exposed by it
 
@@ -19,17 +32,21 @@ EVERYBODY = -1  # where noise is added to a sum over all, each client is exposed
 class Spend:
     """A noisy release in which a unit took part: with what noise for what it can change, and how likely it was in.
 
-    One that is not Gaussian has its worst-case ``epsilon`` in place of a noise multiplier.
+    One that is not Gaussian has its worst-case ``epsilon`` in place of a noise multiplier, or is ``laplace``, whose
+    multiplier is the scale over what a unit can change.
     """
 
     what: str  # "dp-sgd", "lloyd 1/sums"
     noise_multiplier: float = 0.0  # 0: no noise, which costs infinity
     sample_rate: float = 1.0
     epsilon: float | None = None
+    laplace: bool = False
 
     def events(self, times: int) -> list[DpEvent]:
         if self.epsilon is not None:
             return pure_events(self.epsilon, times)
+        if self.laplace:
+            return [dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(self.noise_multiplier), times)]
         return dpsgd_events(self.sample_rate, self.noise_multiplier, times)
 
 
@@ -41,36 +58,159 @@ Exposure = tuple[tuple[str, float, float, float, int], ...]
 """All releases of one client: what, with which noise, at which epsilon, how likely, and how often."""
 
 
+@register
+@dataclass(frozen=True)
+class Book:
+    """What a ledger's file holds."""
+
+    runs: Mapping[str, tuple[Row, ...]]
+    terms: tuple[str, str] | None
+
+
 @dataclass
 class Ledger:
-    """How often each client's units were exposed to which release. Entries only ever grow."""
+    """How often each client's units were exposed to which release. Entries only ever grow.
 
-    _times: dict[tuple[int, Spend], int] = field(default_factory=dict)
+    ``Ledger(limit=3.0, delta=1e-6)`` is for all that is done with one data set: hand it to every fit and every training
+    run. What one of them would spend is reserved before it starts (``reserve``), and refused if that is more than is
+    left. With a ``path`` it outlives the process, and several processes can share it; a run that was killed keeps what
+    it had reserved. Costs of record and client level do not compose, nor do those between different neighbours.
+    """
+
+    limit: float = math.inf
+    delta: float = 1e-6
+    path: Path | None = None
+    _times: dict[tuple[int, Spend], int] = field(default_factory=dict, repr=False)
+    _runs: dict[str, tuple[Row, ...]] = field(default_factory=dict, repr=False)
+    _terms: tuple[str, str] | None = field(default=None, repr=False)  # level and neighbours of all that is in it
+
+    def __post_init__(self) -> None:
+        require(self.limit > 0, "limit", self.limit, "must be positive: the largest epsilon that may be spent in all")
+        require(0 < self.delta < 1, "delta", self.delta, "must lie in (0, 1); 1e-6 is usual")
+        self._read()
+
+    # -- one run --------------------------------------------------------------------------------------------------
 
     def spend(self, spent: Spend, clients: Iterable[int] = (EVERYBODY,), times: int = 1) -> None:
         for client in clients:
             self._times[client, spent] = self._times.get((client, spent), 0) + times
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        return tuple((client, spent, times) for (client, spent), times in self._times.items())
 
     def enter(self, rows: Iterable[Row]) -> None:
         """What was written down elsewhere: in a worker, before a restart."""
         for client, spent, times in rows:
             self.spend(spent, (client,), times)
 
+    # -- many runs ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reserve(self, claim: Guarantee | None, events: Sequence[DpEvent], name: str = "") -> Iterator[Ledger]:
+        """Room for a run that claims this and will cost these events, and the ledger that it is to write to.
+
+        A run goes under its name, if it has one: resumed, it takes its own earlier place. Whatever ends it, what it has
+        spent by then stays.
+        """
+        name = name or uuid.uuid4().hex
+        rows = tuple(rows_of(events))
+        with self._shared():
+            self._require_terms(claim)
+            self._require_room(name, rows, claim)
+            self._runs[name] = rows
+        own = Ledger()
+        try:
+            yield own
+        finally:
+            with self._shared():
+                self._runs[name] = own.rows
+
+    def _require_terms(self, claim: Guarantee | None) -> None:
+        if claim is None or not claim.proven:
+            why = "nothing is claimed" if claim is None else claim.why_not
+            raise BudgetSpent(f"limit={self.limit:.4g} leaves no room for a run without a guarantee: {why}")
+        terms = (claim.level.value, claim.neighbours.value)
+        if self._terms not in (None, terms):
+            raise BudgetSpent(
+                f"ledger is for {self._terms}, which does not compose with {terms}; keep another for these"
+            )
+        self._terms = terms
+
+    def _require_room(self, name: str, rows: tuple[Row, ...], claim: Guarantee | None) -> None:
+        assert claim is not None
+        others = Ledger(delta=self.delta)
+        others.enter(row for other, entered in self._runs.items() if other != name for row in entered)
+        so_far = others.epsilon(self.delta, claim.neighbours)
+        others.enter(rows)
+        after = others.epsilon(self.delta, claim.neighbours)
+        if after > self.limit * (1 + 1e-9):
+            raise BudgetSpent(
+                f"epsilon={after:.4g} would be spent in all at delta={self.delta:.0e}, and limit={self.limit:.4g}; "
+                f"{so_far:.4g} is spent or reserved. Ask for less, or do without this run"
+            )
+
+    @property
+    def spent(self) -> float:
+        """All that was spent or is reserved, as epsilon at the ledger's delta."""
+        if self._terms is None:
+            return self.epsilon(self.delta)
+        return self.epsilon(self.delta, Neighbours(self._terms[1]))
+
+    @property
+    def level(self) -> Level | None:
+        """Whose exposure it is; None: nothing was entered under a claim yet."""
+        return None if self._terms is None else Level(self._terms[0])
+
+    @contextmanager
+    def _shared(self) -> Iterator[None]:
+        """What is done in here is done to the file, by one process at a time."""
+        if self.path is None:
+            yield
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_name(self.path.name + ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._read()
+            yield
+            partial = self.path.with_name(self.path.name + ".part")
+            with partial.open("wb") as file:
+                file.write(encode(Book(self._runs, self._terms)))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self.path)
+
+    def _read(self) -> None:
+        if self.path is None or not self.path.exists():
+            return
+        book = decode(self.path.read_bytes())
+        if not isinstance(book, Book):
+            raise InvalidInput(f"path={self.path} holds no ledger; name another file")
+        self._runs, self._terms = dict(book.runs), book.terms
+
+    def __sklearn_clone__(self) -> Ledger:
+        """Clones of an estimator write to the same ledger: a search over settings spends, too."""
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self.path is None:
+            raise NotPermitted("Ledger without a path cannot go to another process, where it would count apart")
+        return Ledger, (self.limit, self.delta, self.path)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise NotPermitted("Ledger cannot be copied: two of them would each let the whole limit be spent")
+
+    # -- what it comes to -----------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        own = tuple((client, spent, times) for (client, spent), times in self._times.items())
+        return own + tuple(row for rows in self._runs.values() for row in rows)
+
     def clients(self) -> list[int]:
         """Those with entries of their own."""
-        return sorted({client for client, _ in self._times} - {EVERYBODY})
+        return sorted({client for client, _, _ in self.rows} - {EVERYBODY})
 
     def events(self, client: int = EVERYBODY) -> Sequence[DpEvent]:
         """All that a unit of this client was exposed to."""
         return [
-            event
-            for (whose, spent), times in self._times.items()
-            if whose in (client, EVERYBODY)
-            for event in spent.events(times)
+            event for whose, spent, times in self.rows if whose in (client, EVERYBODY) for event in spent.events(times)
         ]
 
     def epsilon(self, delta: float, neighbours: Neighbours = Neighbours.ADD_OR_REMOVE) -> float:
@@ -79,18 +219,21 @@ class Ledger:
 
     def _most_exposed(self) -> list[int]:
         """One client of each exposure that no other's covers: pricing takes seconds, and clients are many."""
-        exposed = {self._exposure(client): client for client in self.clients() or [EVERYBODY]}
+        own: dict[int, dict[Spend, int]] = {client: {} for client in self.clients() or [EVERYBODY]}
+        for client, spent, times in self.rows:
+            if client in own:
+                own[client][spent] = own[client].get(spent, 0) + times
+        exposed = {_exposure(spends): client for client, spends in own.items()}
         return [
             client
             for exposure, client in exposed.items()
             if not any(_covers(other, exposure) for other in exposed if other != exposure)
         ]
 
-    def _exposure(self, client: int) -> Exposure:
-        own = [(spent, times) for (whose, spent), times in self._times.items() if whose == client]
-        return tuple(
-            sorted((one.what, one.noise_multiplier, one.epsilon or 0.0, one.sample_rate, times) for one, times in own)
-        )
+
+def _exposure(spends: Mapping[Spend, int]) -> Exposure:
+    found = [(one.what, one.noise_multiplier, one.epsilon or 0.0, one.sample_rate, t) for one, t in spends.items()]
+    return tuple(sorted(found))
 
 
 def _covers(more: Exposure, less: Exposure) -> bool:
@@ -99,3 +242,29 @@ def _covers(more: Exposure, less: Exposure) -> bool:
         one[:3] == other[:3] and one[3] >= other[3] and one[4] >= other[4]
         for one, other in zip(more, less, strict=True)
     )
+
+
+def rows_of(events: Iterable[DpEvent], times: int = 1) -> Iterator[Row]:
+    """Events as entries that expose everybody."""
+    for event in events:
+        match event:
+            case dp_accounting.NoOpDpEvent():
+                continue
+            case dp_accounting.GaussianDpEvent(noise_multiplier=z):
+                yield EVERYBODY, Spend("reserved", float(z)), times
+            case dp_accounting.RandomizedResponseDpEvent(noise_parameter=p, num_buckets=k):
+                pure = math.log1p((1 - p) * k / p) if p > 0 else math.inf
+                yield EVERYBODY, Spend("reserved", epsilon=pure), times
+            case dp_accounting.LaplaceDpEvent(noise_multiplier=b):
+                yield EVERYBODY, Spend("reserved", float(b), laplace=True), times
+            case dp_accounting.PoissonSampledDpEvent(
+                sampling_probability=rate, event=dp_accounting.GaussianDpEvent(noise_multiplier=z)
+            ):
+                yield EVERYBODY, Spend("reserved", float(z), float(rate)), times
+            case dp_accounting.SelfComposedDpEvent(event=inner, count=count):
+                yield from rows_of([inner], times * int(count))
+            case dp_accounting.ComposedDpEvent(events=inner):
+                yield from rows_of(inner, times)
+            case _:
+                known = "Gaussian noise, sampled or not, Laplace noise and randomised response"
+                raise InvalidInput(f"event={event!r} cannot be entered; ledgers know {known}")

@@ -8,7 +8,10 @@ of the grid (``coterie.privacy.grid``), never the deviation: one small table the
 once.
 
 The table holds the distribution function of sigma = 128 to 2^-128. A draw takes 16 bits, which settle 98.6 % of cases
-by one look-up; the others take 64 bits more and, once in 2^64, 64 bits more again. Larger deviations are sums
+by one look-up; the others take 64 bits more and, once in 2^52, 64 bits more again. What 128 bits leave open, and what
+lies beyond the table (together once in 2^115), is worked out from as many bits as it takes (``settled_exactly``). So a
+draw is distributed as the table's Gaussian is, without an error that would have to be charged. Larger deviations are
+sums
 
     X_1 = x_1,   X_(l+1) = x_(l+1) + 64 X_l   with independent x of sigma 128,
 
@@ -18,16 +21,18 @@ completing the square gives, for x of sigma v and y of sigma w,
     P(x + k y = n)  ~  exp(-n^2 / 2 s^2)  sum over y of exp(-(y - c_n)^2 / 2 t^2),
 
 and by Poisson's summation the last sum lies within a factor 1 +- e(t) of t sqrt(2 pi) wherever its centre c_n is, where
-e(t) = 2 sum over m >= 1 of exp(-2 pi^2 t^2 m^2). So the total variation from the discrete Gaussian of sigma s is at
-most e / (1 - e). Here t^2 >= 128^2 / (1 + 64^2), and e(t) < 1.1e-34.
+e(t) = 2 sum over m >= 1 of exp(-2 pi^2 t^2 m^2). So every probability lies within a factor (1 + e) / (1 - e) of that of
+the discrete Gaussian of sigma s. Here t^2 >= 128^2 / (1 + 64^2), and e(t) < 1.1e-34.
 
-All distances are charged to delta (``coterie.privacy.accounting.epsilon_at_distance``).
+The logarithms of these factors add up over entries and releases, and are charged to epsilon
+(``coterie.privacy.accounting.epsilon_near``): a distance in total variation would have to be charged to delta, times
+e^epsilon.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -74,10 +79,10 @@ class DiscreteGaussian:
         return REACH * SIGMA * (int(RADIX**self.levels) - 1) // (RADIX - 1)
 
     @property
-    def distance(self) -> float:
-        """Total variation between a draw and the discrete Gaussian, at most."""
+    def ripple(self) -> float:
+        """How far, in the logarithm, any probability of a draw is from that of the discrete Gaussian, at most."""
         narrowest = SIGMA / math.sqrt(1 + RADIX**2)  # t between the first two levels; above it is larger
-        return self.levels * table_distance(SIGMA) + (self.levels - 1) * unevenness(narrowest)
+        return (self.levels - 1) * unevenness(narrowest)
 
     def draw(self, count: int, secrets: Secrets) -> NDArray[np.int64]:
         """So many independent draws. The node must serve for nothing else."""
@@ -93,40 +98,51 @@ class DiscreteGaussian:
 
     def blocks(self, count: int, secrets: Secrets) -> Iterator[tuple[slice, NDArray[np.signedinteger]]]:
         """So many draws, block by block, in one buffer: use one up before the next."""
-        width = np.int32 if self.largest < 2**31 else np.int64  # numpy is twice as fast on the narrower
-        sampler = _Sampler(table(SIGMA), secrets, self.levels, np.empty(min(BLOCK, count), dtype=width))
+        sampler = self.sampler(secrets, count)
         for start in range(0, count, BLOCK):
             size = min(BLOCK, count - start)
             yield slice(start, start + size), sampler.next(size)
 
+    def sampler(self, secrets: Secrets, most: int = BLOCK) -> Sampler:
+        """Draws one after the other, ``most`` or ``BLOCK`` at a time. The node must serve for nothing else."""
+        width = np.int32 if self.largest < 2**31 else np.int64  # numpy is twice as fast on the narrower
+        return Sampler(table(SIGMA), secrets, self.levels, np.empty(min(BLOCK, most), dtype=width))
+
 
 def unevenness(t: float) -> float:
-    """e / (1 - e): how far, in total variation, the sum over a unit lattice under a Gaussian of deviation t can matter.
+    """log((1 + e) / (1 - e)), at most: how far the sum over a unit lattice under a Gaussian of deviation t can matter.
 
     For t >= 1 the terms with m >= 2 are below 1e-25 of the first.
     """
     require(t >= 1, "t", t, "must be at least 1, or the lattice shows through")
     e = 2 * (1 + 1e-9) * max(math.exp(-2 * (math.pi * t) ** 2), 1e-300)
-    return e / (1 - e)
+    return 2 * e / (1 - e)
 
 
-def sum_distance(sigma: float, count: int) -> float:
-    """Total variation of a sum of so many independent discrete Gaussians from that of sigma sqrt(count), at most.
+def sum_ripple(sigma: float, count: int) -> float:
+    """That of a sum of so many independent discrete Gaussians, beside the one of sigma sqrt(count), at most.
 
     The k-th that is added to k - 1 others has t^2 = sigma^2 (k - 1) / k >= sigma^2 / 2.
     """
     return (count - 1) * unevenness(sigma / math.sqrt(2)) if count > 1 else 0.0
 
 
-def table_distance(sigma: int) -> float:
-    """Total variation of a table's draw from the discrete Gaussian: the tails that it cuts off, and its rounding.
+def discrete_laplace(count: int, scale: float, secrets: Secrets) -> NDArray[np.int64]:
+    """So many draws with P(x) ~ exp(-|x| / scale), as the difference of two geometric ones.
 
-    The tails beyond T hold at most what those of the real Gaussian do (its density falls, and by Poisson's summation
-    the sum of weights is at least sigma sqrt(2 pi)), so exp(-T^2 / 2 sigma^2). Each probability inside is right to
-    2^-127.
+    The binary digits of a geometric draw are independent, and digit j is 1 with probability 1 / (1 + exp(2^j / scale)).
+    Digits that show in fewer than one draw in e^700 are left out; the probabilities of the others are right to 2^-52,
+    so that with some 60 of them a draw's are right to e^(+-1e-13). Slow, for histograms of hundreds of numbers.
     """
-    reach = REACH * sigma
-    return math.exp(-(REACH**2) / 2) + (2 * reach + 1) * 2.0 ** (1 - TABLE_BITS)
+    require(scale > 0, "scale", scale, "must be positive")
+    total = np.zeros(count, dtype=np.int64)
+    for sign, name in ((1, "up"), (-1, "down")):
+        digit = 0
+        while 2**digit / scale < 700:
+            shown = secrets.child(name, digit).coins(1 / (1 + math.exp(2**digit / scale)), count)
+            total += sign * (shown.astype(np.int64) << digit)
+            digit += 1
+    return total
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -151,19 +167,57 @@ class Table:
         below += drawn >= self.high.take(below)  # all that is left to ask where a cell has one bound in it
         many = np.flatnonzero(self.crowded.take(cells))
         below[many] = np.searchsorted(self.high, drawn[many], side="right")
-        for tie in np.flatnonzero(self.high.take(below - 1) == drawn):  # once in 2^64: not settled yet
-            first = int(np.searchsorted(self.high, drawn[tie], side="left"))
-            among = self.low[first : below[tie]]
-            below[tie] = first + np.searchsorted(among, rest.words(1)[0], side="right")
+        for place in np.flatnonzero(self._open(drawn, below)):
+            below[place] = self.reach + self._settled(int(drawn[place]), rest)
         return (below - self.reach).astype(np.int16)
+
+    def _open(self, drawn: NDArray[np.uint64], below: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
+        """Whether 64 bits leave it open: next to a bound, or where the table ends."""
+        last = len(self.high) - 1
+        near = drawn - self.high.take(np.maximum(below - 1, 0)) <= 1
+        near |= self.high.take(np.minimum(below, last)) - drawn <= 1
+        found: NDArray[np.bool_] = near | (below == 0) | (below > last)
+        return found
+
+    def _settled(self, high: int, rest: Keystream) -> int:
+        """By 64 bits more, or if they do not settle it either, by as many as it takes."""
+        drawn = (high << 64) | int(rest.words(1)[0])
+        first = int(np.searchsorted(self.high, np.uint64(max(0, high - 1)), side="left"))
+        until = int(np.searchsorted(self.high, np.uint64(min(high + 1, 2**64 - 1)), side="right"))
+        near = [(int(self.high[at]) << 64) | int(self.low[at]) for at in range(first, until)]
+        value = first + sum(bound <= drawn for bound in near) - self.reach
+        if abs(value) == self.reach or any(abs(bound - drawn) <= 1 for bound in near):
+            return settled_exactly(self.reach // REACH, drawn, TABLE_BITS, lambda: int(rest.words(1)[0]))
+        return value
+
+
+def settled_exactly(sigma: int, drawn: int, bits: int, more: Callable[[], int]) -> int:
+    """The draw that belongs to a uniform number of which the first ``bits`` bits are these, and ``more`` the next 64.
+
+    Weights are right to far less than the slack that is left on each side; what falls into it is asked further bits.
+    """
+    while True:
+        bits, drawn = bits + 64, drawn << 64 | more()
+        fixed = bits + 128
+        reach = math.ceil(sigma * math.sqrt(2 * math.log(2) * fixed)) + 1  # what lies beyond weighs less than 2^-fixed
+        one_side = _weights(sigma, reach, fixed)
+        slack, passed = 1 << (fixed - bits - 32), 0
+        weights = one_side[:0:-1] + one_side
+        whole = sum(weights)
+        for value, weight in enumerate(weights, -reach):
+            start, passed = passed, passed + weight
+            if (drawn + 1) * whole <= (passed - slack) << bits:
+                if (start + slack) << bits <= drawn * whole:
+                    return value
+                break
 
 
 @lru_cache(maxsize=8)
 def table(sigma: int) -> Table:
-    """Whole numbers throughout: 384 bits are kept, so that thousands of roundings stay far below 2^-128."""
+    """Whole numbers throughout: 384 bits are kept, so that bounds are right to 2^-128, without the tails too."""
     require(1 <= sigma <= 1024, "sigma", sigma, "must lie in 1..1024 for a table of 16-bit values")
     reach = REACH * sigma
-    one_side = _weights(sigma, reach)
+    one_side = _weights(sigma, reach, _FIXED)
     weights = one_side[:0:-1] + one_side
     whole, passed, bounds = sum(weights), 0, []
     for weight in weights[:-1]:
@@ -179,19 +233,25 @@ def table(sigma: int) -> Table:
     return Table(reach, high, low, cells, firsts, until - before != 1)
 
 
-def _weights(sigma: int, reach: int) -> list[int]:
-    """exp(-x^2 / 2 sigma^2) for x = 0 .. reach, in units of 2^-384: each from the last by one power of one number."""
+def _weights(sigma: int, reach: int, fixed: int) -> list[int]:
+    """exp(-x^2 / 2 sigma^2) for x = 0 .. reach, in units of 2^-fixed: each from the last by one power of one number."""
     with localcontext() as context:
-        context.prec = 150
-        base = int((Decimal(-1) / Decimal(2 * sigma**2)).exp() * 2**_FIXED)
-    square, factor, weights = base * base >> _FIXED, base, [1 << _FIXED]
+        context.prec = fixed // 3 + 32
+        base = int((Decimal(-1) / Decimal(2 * sigma**2)).exp() * 2**fixed)
+    square, factor, weights = base * base >> fixed, base, [1 << fixed]
     for _ in range(reach):
-        weights.append(weights[-1] * factor >> _FIXED)
-        factor = factor * square >> _FIXED
+        weights.append(weights[-1] * factor >> fixed)
+        factor = factor * square >> fixed
     return weights
 
 
-class _Sampler:
+SINGLE = 1 << 23
+"""Whole numbers below it stay exact in single precision with a draw of up to ``SINGLE_LEVELS`` added."""
+
+SINGLE_LEVELS = 3
+
+
+class Sampler:
     """Buffers and streams of one vector of noise."""
 
     def __init__(self, table: Table, secrets: Secrets, levels: int, buffer: NDArray[np.signedinteger]) -> None:
@@ -199,18 +259,35 @@ class _Sampler:
         self._cells, self._rest = secrets.child("cells").stream(), secrets.child("rest").stream()
         self._raw = np.empty(2 * levels * len(buffer) + Keystream.SPARE + 1, dtype=np.uint8)
         self._drawn = np.empty(levels * len(buffer), dtype=np.int16)
+        self._floats = np.empty(0, dtype=np.float32)
 
     def next(self, count: int) -> NDArray[np.signedinteger]:
         """The next so many draws, in a buffer that the call after this one overwrites."""
+        total, (coarsest, *finer) = self._total[:count], self._digits(count)
+        total[:] = coarsest
+        for level in finer:
+            total *= RADIX
+            total += level
+        return total
+
+    def add_to(self, total: NDArray[np.float32]) -> None:
+        """The next draws on whole numbers (length,) in single precision, in place: below 2^24 these add exactly."""
+        require(self._levels <= SINGLE_LEVELS, "levels", self._levels, f"must be at most {SINGLE_LEVELS}")
+        for start in range(0, len(total), len(self._total)):
+            part = total[start : start + len(self._total)]
+            *coarser, finest = self._digits(len(part))
+            part += finest
+            if len(self._floats) < len(part):
+                self._floats = np.empty(len(self._total), dtype=np.float32)
+            for power, level in enumerate(reversed(coarser), 1):
+                part += np.multiply(level, np.float32(RADIX**power), out=self._floats[: len(part)])
+
+    def _digits(self, count: int) -> NDArray[np.int16]:
+        """(levels, count), the coarsest first."""
         size = self._levels * count
         drawn, cells = self._drawn[:size], self._raw[: 2 * size].view("<u2")
         self._cells.fill(self._raw, 2 * size)
         self._table.cells.take(cells, out=drawn, mode="wrap")
         hard = np.flatnonzero(drawn == _HARD)
         drawn[hard] = self._table.settle(cells[hard], self._rest)
-        total, (coarsest, *finer) = self._total[:count], drawn.reshape(self._levels, count)
-        total[:] = coarsest
-        for level in finer:
-            total *= RADIX
-            total += level
-        return total
+        return drawn.reshape(self._levels, count)

@@ -106,7 +106,7 @@ def _statement(promise: Promise) -> Html:
         [
             element("strong", f"ε = {number(said.epsilon)}"),
             f", δ = {power(said.delta)}, {said.level.value} level",
-            element("span", said.neighbours.value, class_="by"),
+            *[element("span", more, class_="by") for more in (said.neighbours.value, *said.provisos)],
         ]
     )
 

@@ -127,6 +127,7 @@ def _promise(one: Defended) -> Text:
         return _text("claims nothing", "dim")
     glyph, style = OUTCOMES[promise.outcome]
     lines = [_text(f"{guarantee(promise)}; {lower_bound(promise)}"), _text(promise.guarantee.trust.value, "dim")]
+    lines += [_text(proviso, "dim") for proviso in promise.guarantee.provisos]
     if one.spent is not None:
         lines.append(_text(ledger(one.spent)))
     return Text("\n").join([*lines, _text(f"{glyph} {promise.outcome.value}", style)])

@@ -45,6 +45,7 @@ class Checkpoint:
     metrics: tuple[tuple[str, float, float], ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     witness: Witness | None = None  # what really was, for whoever scores attacks afterwards
+    root: str = ""  # the fingerprint of the secrets that noise comes from
 
 
 @contextmanager

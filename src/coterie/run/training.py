@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class Outcome:
     traffic: Traffic  # what travelled
     seconds: float  # a round of this session, without what was measured and saved on the way
     view: Callable[[ThreatModel], View] = field(repr=False)  # what an adversary saw, where a tape listened
+    simulated: bool = True  # whether the noise came from a seed: then it hides nothing from whoever has that
 
     @property
     def accuracy(self) -> float:
@@ -65,7 +66,7 @@ def train(
     federation: Federation,
     model: Model | nn.Module | Callable[[], nn.Module] | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = 0,
     defence: Defence | None = None,
     evaluate_every: int = 10,
     folder: RunFolder | None = None,
@@ -74,25 +75,63 @@ def train(
     witness: Witness | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
+    ledger: Ledger | None = None,
 ) -> Outcome:
-    """Run the protocol to its end, going on from the folder's checkpoint if it has one. Clusterings need no model."""
+    """Run the protocol to its end, going on from the folder's checkpoint if it has one. Clusterings need no model.
+
+    ``seed=None`` takes everything from the operating system: noise that nobody knows, and a run that cannot be resumed.
+    ``ledger`` composes over all runs that it is handed to, and refuses one that would spend more than it has left.
+    """
     defence = defence or Defence()
     if folder is not None:
         defence = defence.kept_in(folder.path)
-    ring = Ring(
-        protocol,
-        federation,
-        None if model is None else as_model(model),
-        defence,
-        Roots.seeded(seed),
-        tape,
-        adversaries,
-        witness,
-        processes=processes,
-    )
+    with _room(ledger, protocol, defence, federation, folder) as own:
+        ring = Ring(
+            protocol,
+            federation,
+            None if model is None else as_model(model),
+            defence,
+            Roots.from_entropy() if seed is None else Roots.seeded(seed),
+            tape,
+            adversaries,
+            witness,
+            processes=processes,
+            ledger=own,
+        )
+        return _trained(ring, federation, evaluate_every, folder, witness, progress)
+
+
+def _room(
+    ledger: Ledger | None, protocol: AnyProtocol, defence: Defence, federation: Federation, folder: RunFolder | None
+) -> AbstractContextManager[Ledger]:
+    """The ledger to write to: one that is the run's own, or such a one in the room that a larger one has for it."""
+    if ledger is None:
+        return nullcontext(Ledger())
+    run = protocol.facts(federation, ledger.delta)
+    require(run is not None, "protocol", type(protocol).__name__, "must tell its facts, or nobody knows its cost")
+    assert run is not None
+    name = "" if folder is None else str(folder.path.absolute())
+    return ledger.reserve(defence.guarantee(run), defence.events(run), name)
+
+
+def _trained(
+    ring: AnyRing,
+    federation: Federation,
+    evaluate_every: int,
+    folder: RunFolder | None,
+    witness: Witness | None,
+    progress: Progress | None,
+) -> Outcome:
     with folder.held() if folder else nullcontext(), ring:
         saved = folder.load() if folder else None
         watcher = _Watcher(ring, evaluate_every, folder, progress, list(saved.history) if saved else [], witness)
+        root = ring.roots.secrets.fingerprint()
+        require(
+            saved is None or saved.root in ("", root),
+            "seed",
+            "another than the run's",
+            "would draw noise again that may be out already, and nobody would have paid for it; resume with its own",
+        )
         if saved is None:
             state = ring.run(before_ask=watcher)
         else:
@@ -108,7 +147,8 @@ def train(
         if folder is not None:
             folder.save(watcher.checkpoint(state))
             folder.finish(models)
-    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic, seconds, ring.view)
+    secret = not ring.roots.secrets.reproducible
+    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic, seconds, ring.view, not secret)
 
 
 @dataclass
@@ -139,7 +179,14 @@ class _Watcher:
     def checkpoint(self, state: State) -> Checkpoint:
         ring = self.ring
         return Checkpoint(
-            state, ring.memory, self.history, ring.ledger.rows, ring.metrics.rows, ring.traffic, self.witness
+            state,
+            ring.memory,
+            self.history,
+            ring.ledger.rows,
+            ring.metrics.rows,
+            ring.traffic,
+            self.witness,
+            ring.roots.secrets.fingerprint(),
         )
 
     def finish(self, state: State) -> Scores:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from coterie.defences.noisy_sums.plan import NoisySums, grids_of, noised, spend,
 from coterie.flow.ask import Sums
 from coterie.flow.guard import ServerGuard
 from coterie.flow.turn import Turn
-from coterie.privacy.guarantee import Trust
+from coterie.privacy.guarantee import Against, Neighbours, Trust, Whom
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,11 @@ class CentralNoise(NoisySums):
     """Whoever sees what the server publishes is kept from knowing. The server itself sees every client's exact sums."""
 
     trust: ClassVar[Trust] = Trust.TRUSTED_AGGREGATOR
+
+    def against(self, delta: float, neighbours: Neighbours) -> Iterator[Against]:
+        epsilon = self.epsilon(delta, neighbours)
+        yield from (Against(whom, epsilon) for whom in (Whom.PUBLIC, Whom.PARTICIPANT))
+        yield Against(Whom.SERVER, math.inf)
 
     @property
     def server(self) -> ServerGuard:

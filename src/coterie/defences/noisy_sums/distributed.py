@@ -6,7 +6,7 @@ it (``coterie.privacy.grid``). Masks add modulo 2^64, which is exact: what opens
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, NoReturn
 
@@ -22,11 +22,13 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
 from coterie.flow.turn import Turn
 from coterie.learn.params import Layout, Params, flatten
-from coterie.privacy.guarantee import Trust
+from coterie.privacy.guarantee import Against, Neighbours, Trust, Whom
 from coterie.seal.cipher import Grid, binary
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Down
 from coterie.wire.sealed import SEALED, SealedBatch, SealedSum
+
+_THOSE_WHO_ANSWERED = object()
 
 WHOLE = Grid(bits=0)
 """What is masked are whole numbers as they are."""
@@ -37,14 +39,16 @@ class DistributedNoise(NoisySums):
     """Each of ``clients`` adds its share of the noise.
 
     ``colluders`` clients may tell the server their shares, or drop out; those of the others then add up to the whole
-    deviation. If more are missing, so is noise, and the run ends with an error before the sum is used.
+    deviation. If more are missing, so is noise, and the run ends with an error before the sum is used. One at least is
+    planned for if nothing is said, for every participant knows its own share (of three clients who plan for none, one
+    learns as much as epsilon = 1.245 allows where 1 is stated).
     With ``masks`` the sums are opened by Bonawitz's protocol among all clients (``secure_sum``), whose work grows with
     the square of their number. Without, a stand-in behaves as that protocol does towards the server: it holds sealed
     messages, and nothing opens but the sum over all clients.
     """
 
     clients: int = 1
-    colluders: int = 0
+    colluders: int | None = None  # None: one, or none if there is only one client
     masks: PairwiseMasks | None = None
 
     trust: ClassVar[Trust] = Trust.DISTRIBUTED_NOISE
@@ -53,7 +57,7 @@ class DistributedNoise(NoisySums):
         super().__post_init__()
         require(self.clients >= 1, "clients", self.clients, "must be at least 1")
         require(
-            0 <= self.colluders < self.clients,
+            self.colluders is None or 0 <= self.colluders < self.clients,
             "colluders",
             self.colluders,
             f"must be at least 0 and fewer than the {self.clients} clients",
@@ -61,7 +65,15 @@ class DistributedNoise(NoisySums):
 
     @property
     def shares(self) -> int:
-        return self.clients - self.colluders
+        return self.clients - (min(1, self.clients - 1) if self.colluders is None else self.colluders)
+
+    def against(self, delta: float, neighbours: Neighbours) -> Iterator[Against]:
+        """Nobody but a participant knows a share; the server sees the sum alone. If nobody drops out, that is."""
+        colluders = self.clients - self.shares
+        for whom, known in ((Whom.PUBLIC, 0), (Whom.PARTICIPANT, 1), (Whom.SERVER, 0), (Whom.COALITION, colluders)):
+            if known < self.clients and not (whom is Whom.COALITION and known == 0):
+                number = known if whom is Whom.COALITION else 0
+                yield Against(whom, self.epsilon(delta, neighbours, self.clients - known), number)
 
     @property
     def client(self) -> ClientGuard:
@@ -98,7 +110,7 @@ class SharingClient(ClientGuard):
             return advertise(sent, flat, sent.membership, shapes_of(noisy), cohort)
         shapes = shapes_of(noisy)
         ids = tuple(sent.ids.tolist())
-        return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, flat[:, 0], shapes, self.shares)})
+        return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, flat[:, 0], shapes, self.clients, self.shares)})
 
     def _noisy(self, sent: Contributions, turn: Turn) -> Params:
         """Each client's leaves with its share of the noise, in steps of the noise."""
@@ -142,7 +154,9 @@ class SummingServer(ServerGuard):
         )
         assert isinstance(total, OnlySum)
         self._require_noise(int(sums.counts[0]), turn)
-        return self._known(replace(sums, values=total.layout.unflatten(total.open()), sealed={}), turn)
+        return self._known(
+            replace(sums, values=total.layout.unflatten(total.open(_THOSE_WHO_ANSWERED)), sealed={}), turn
+        )
 
     def _require_noise(self, count: int, turn: Turn) -> None:
         require(
@@ -163,7 +177,10 @@ class SummingServer(ServerGuard):
 @register
 @dataclass(frozen=True)
 class SummedOnly(SealedBatch):
-    """A stand-in for masked messages: whoever holds it can add, and open only the sum over ``clients`` or more."""
+    """A stand-in for masked messages: whoever holds it can add, and open only the sum over all ``clients``.
+
+    The server's guard opens that over those who answered, ``least`` of them at least: once, as the masks allow it.
+    """
 
     stands_in: ClassVar[bool] = True
 
@@ -171,6 +188,7 @@ class SummedOnly(SealedBatch):
     _steps: Tensor = field(repr=False)  # (clients, length), whole numbers
     shapes: Mapping[str, tuple[int, ...]]
     clients: int
+    least: int
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -181,18 +199,18 @@ class SummedOnly(SealedBatch):
 
     def pick(self, positions: Sequence[int]) -> SummedOnly:
         rows = list(positions)
-        return SummedOnly(tuple(self.ids[i] for i in rows), self._steps[rows], self.shapes, self.clients)
+        return SummedOnly(tuple(self.ids[i] for i in rows), self._steps[rows], self.shapes, self.clients, self.least)
 
     @classmethod
     def join(cls, parts: Sequence[SealedBatch]) -> SummedOnly:
         first, *_ = batches = [part for part in parts if isinstance(part, SummedOnly)]
         ids = tuple(client for batch in batches for client in batch.ids)
-        return cls(ids, torch.cat([batch._steps for batch in batches]), first.shapes, first.clients)
+        return cls(ids, torch.cat([batch._steps for batch in batches]), first.shapes, first.clients, first.least)
 
     def add(self, membership: Tensor) -> OnlySum:
         flags = binary(membership, self.ids)
         require(bool(flags.all()), "membership", "zeros", "must be all ones: only the sum over all clients opens")
-        return OnlySum(frozenset(self.ids), self._steps.sum(0, keepdim=True), self.shapes, self.clients)
+        return OnlySum(frozenset(self.ids), self._steps.sum(0, keepdim=True), self.shapes, self.clients, self.least)
 
     def open(self, key: object) -> NoReturn:
         raise NotPermitted(f"key={type(key).__name__} cannot open single clients: only the sum over all of them opens")
@@ -206,6 +224,7 @@ class OnlySum(SealedSum):
     _steps: Tensor = field(repr=False)  # (1, length)
     shapes: Mapping[str, tuple[int, ...]]
     clients: int
+    least: int
 
     @property
     def slots(self) -> int:
@@ -222,9 +241,10 @@ class OnlySum(SealedSum):
     def __add__(self, other: SealedSum) -> OnlySum:
         if not isinstance(other, OnlySum) or self.ids & other.ids:
             raise InvalidInput(f"sum={other!r} must be of the same kind and of other clients to be added")
-        return OnlySum(self.ids | other.ids, self._steps + other._steps, self.shapes, self.clients)
+        return OnlySum(self.ids | other.ids, self._steps + other._steps, self.shapes, self.clients, self.least)
 
     def open(self, key: object = None) -> Tensor:
-        if len(self.ids) < self.clients:
-            raise NotPermitted(f"sum over {len(self.ids)} clients does not open; only one over {self.clients} does")
+        needed = self.least if key is _THOSE_WHO_ANSWERED else self.clients
+        if len(self.ids) < needed:
+            raise NotPermitted(f"sum over {len(self.ids)} clients does not open; only one over {needed} does")
         return self._steps.double()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -13,7 +13,7 @@ from coterie.flow.ask import Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, ServerGuard
 from coterie.flow.turn import Turn
-from coterie.privacy.guarantee import Trust
+from coterie.privacy.guarantee import Against, Neighbours, Trust, Whom
 from coterie.wire.messages import Contributions
 
 
@@ -22,6 +22,11 @@ class LocalNoise(NoisySums):
     """Each message alone has the whole guarantee. This is the model in which paper 002 attacks FedDP-KMeans."""
 
     trust: ClassVar[Trust] = Trust.LOCAL_NOISE
+
+    def against(self, delta: float, neighbours: Neighbours) -> Iterator[Against]:
+        """Whoever sees a message sees all the noise that is on it, and knows none of it."""
+        epsilon = self.epsilon(delta, neighbours)
+        yield from (Against(whom, epsilon) for whom in (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER))
 
     @property
     def client(self) -> ClientGuard:

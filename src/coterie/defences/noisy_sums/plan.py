@@ -7,10 +7,10 @@ on this: ``CentralNoise``, ``DistributedNoise`` and ``LocalNoise``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent
@@ -21,9 +21,9 @@ from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.learn.whole import STEP, UNITS
-from coterie.privacy.accounting import Guarantee, Level, Trust, guarantee_of, split_gaussian
+from coterie.privacy.accounting import Guarantee, Level, Trust, epsilon_near, guarantee_of, split_gaussian
 from coterie.privacy.grid import NoiseGrid
-from coterie.privacy.guarantee import RunFacts
+from coterie.privacy.guarantee import Against, Neighbours, RunFacts
 from coterie.privacy.ledger import EVERYBODY, Spend
 from coterie.rng import Secrets
 
@@ -68,8 +68,14 @@ RISE = 5.0
 """The last step of Lloyd has so many times the first one's part: the last decides the result, the others the labels."""
 
 
-def plan_noise(releases: Sequence[str], epsilon: float, delta: float, shares: Mapping[str, float]) -> dict[str, float]:
-    """Noise multipliers, one for each release, that together cost exactly (epsilon, delta).
+def plan_noise(
+    releases: Sequence[str],
+    epsilon: float,
+    delta: float,
+    shares: Mapping[str, float],
+    neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
+) -> dict[str, float]:
+    """Noise multipliers, one for each release, that together cost exactly (epsilon, delta) between such neighbours.
 
     A share goes by the release's name without the number of its step; Lloyd's steps divide theirs so that each has more
     than the one before (``RISE``), and other numbered steps divide theirs evenly.
@@ -89,9 +95,9 @@ def plan_noise(releases: Sequence[str], epsilon: float, delta: float, shares: Ma
             raise InvalidInput(f"share {name!r} {nearest(name, known)}")
     parts = {release: _weight(release, plain) for release in releases}
     totals = {name: sum(parts[release] for release in releases if plain[release] == name) for name in plain.values()}
-    return split_gaussian(
-        epsilon, delta, {release: shares[name] * parts[release] / totals[name] for release, name in plain.items()}
-    )
+    parted = {release: shares[name] * parts[release] / totals[name] for release, name in plain.items()}
+    times = 2 if neighbours is Neighbours.REPLACE else 1  # one unit goes and another comes
+    return {release: times * z for release, z in split_gaussian(epsilon, delta, parted).items()}
 
 
 def _weight(release: str, plain: Mapping[str, str]) -> float:
@@ -108,7 +114,7 @@ def _without_number(release: str) -> str:
 
 
 ENTRIES = 1 << 32
-"""More numbers than one release can hold: the distance of every draw from what it is priced as is charged so often."""
+"""More numbers than one release can hold: how far every draw is from what it is priced as, is charged so often."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +127,30 @@ class NoisySums(Defence):
     """
 
     noise: Mapping[str, float] = field(default_factory=dict)
+    neighbours: Neighbours | None = None  # None: what is usual where one trusts so (``Neighbours.usual``)
 
     trust: ClassVar[Trust]
 
     def __post_init__(self) -> None:
         for name, deviation in self.noise.items():
             require(0 <= deviation < math.inf, f"noise[{name!r}]", deviation, "must be a finite number of at least 0")
+
+    @classmethod
+    def within(
+        cls,
+        epsilon: float,
+        delta: float,
+        releases: Sequence[str],
+        level: Level,
+        *,
+        shares: Mapping[str, float] | None = None,
+        neighbours: Neighbours | None = None,
+        **settings: Any,
+    ) -> Self:
+        """With so much noise on each release that all of them together cost (epsilon, delta) at this level."""
+        near = neighbours or Neighbours.usual(cls.trust, level)
+        noise = plan_noise(releases, epsilon, delta, SHARES[level] if shares is None else shares, near)
+        return cls(noise, near, **settings)
 
     @property
     def shares(self) -> int:
@@ -145,10 +169,10 @@ class NoisySums(Defence):
         return [GaussianDpEvent(multiplier(grid_of(deviation, self.shares))) for deviation in self.noise.values()]
 
     @property
-    def distance(self) -> float:
-        """Total variation of all releases of a run from what their events describe, at most."""
+    def ripple(self) -> float:
+        """How far, in the logarithm, the probabilities of a run are from those that its events describe, at most."""
         grids = [grid_of(deviation, self.shares) for deviation in self.noise.values()]
-        return ENTRIES * sum(grid.distance for grid in grids if grid is not None)
+        return ENTRIES * sum(grid.ripple for grid in grids if grid is not None)
 
     def guarantee(self, run: RunFacts) -> Guarantee:
         if run.bounded is None:
@@ -156,7 +180,19 @@ class NoisySums(Defence):
             return Guarantee.none(why, Level.RECORD, self.trust)
         if run.reveals:
             return Guarantee.none(f"a client also reveals {run.reveals}", run.bounded, self.trust)
-        return guarantee_of(self.events(run), run.delta, run.bounded, self.trust, clip=1.0, distance=self.distance)
+        near = self.neighbours or Neighbours.usual(self.trust, run.bounded)
+        found = guarantee_of(self.events(run), run.delta, run.bounded, self.trust, 1.0, near, self.ripple)
+        return replace(found, against=tuple(self.against(run.delta, near))) if found.proven else found
+
+    def against(self, delta: float, neighbours: Neighbours) -> Iterator[Against]:
+        """Each adversary, and what holds against it."""
+        return iter(())
+
+    def epsilon(self, delta: float, neighbours: Neighbours, shares: int = 1) -> float:
+        """What all releases cost if so many independent draws are in each that the adversary does not know."""
+        grids = [grid_of(deviation, self.shares) for deviation in self.noise.values()]
+        known = [0.0 if grid is None else replace(grid, shares=shares).multiplier for grid in grids]
+        return epsilon_near([GaussianDpEvent(z) for z in known], delta, self.ripple, neighbours)
 
 
 Grids = Mapping[str, NoiseGrid | None]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.errors import require
 from coterie.learn.clusters.lloyd import CHUNK_FLOATS, Points, alike, chunk_rows, chunks_about
-from coterie.learn.whole import radius, require_bound, row_factors, tight_rows
+from coterie.learn.whole import lengths, radius, require_bound, tight_rows
 
 RECORD_UNITS = 1 << 16
 """The largest norm of a record, in steps. 32,767 records then add up within 32 bits."""
@@ -42,12 +42,19 @@ def exact_counts(points: Points, labels: Tensor, clusters: int, steps: int = 1) 
 
 
 def exact_cluster_sums(
-    points: Points, labels: Tensor, clusters: int, bound: float, units: int, anchors: Tensor | None
+    points: Points,
+    labels: Tensor,
+    clusters: int,
+    bound: float,
+    units: int,
+    anchors: Tensor | None,
+    norms: NDArray[np.float64] | None = None,
 ) -> Tensor:
     """The sum of each client's points in each cluster, in steps, (clients, clusters, features) int64.
 
     Each record, about its anchor if there are any, is clipped to ``bound``, which is about ``units`` steps
     (``coterie.learn.whole.step_of``). One record more or less moves the sum by at most ``units`` in L2 norm, exactly.
+    ``norms`` (points,) is filled with how long they were.
     """
     require(1 <= units <= RECORD_UNITS, "units", units, f"must lie in 1..{RECORD_UNITS}")
     require_bound(bound)
@@ -60,7 +67,10 @@ def exact_cluster_sums(
         first, last = int(mine[0]) * clusters, (int(mine[-1]) + 1) * clusters
         slots = mine.mul(clusters).add_(labels[rows]).sub_(first)
         buffer = torch.empty_like(about) if buffer is None else buffer
-        factors = row_factors(about, bound, inner)
+        long = lengths(about)
+        if norms is not None:
+            norms[rows] = long
+        factors = torch.from_numpy(inner / np.maximum(long, bound)).float()
         if points.weights is not None:
             factors *= points.weights[rows].clamp(0, 1)
         scaled = torch.mul(about, factors.unsqueeze(1), out=buffer[: len(about)])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +53,12 @@ BINS = NormBins(per_octave=8)
 WATCH = "watch"
 """Published with a move: the answer is to say how long its vectors are, too."""
 
+ORIGIN = "origin"
+"""Published with a move: sums are about the origin, not about the centres."""
+
+CLIP = "clip"
+"""Published with "outer": records are clipped to this norm and keep their length, in place of their direction alone."""
+
 
 def statistics(kind: str, public: Params, points: Points, unit: Unit) -> dict[str, Tensor]:
     """One client's answer a row, leaves (clients, ...); ``public`` is what the server published, leaves (...).
@@ -61,7 +68,7 @@ def statistics(kind: str, public: Params, points: Points, unit: Unit) -> dict[st
     """
     match kind.split()[0]:
         case "outer":
-            return {"outer": _outer(points, public["middle"], unit)}
+            return {"outer": _outer(points, public, unit)}
         case "weights":
             return {"weights": _weights(points, public, unit)}
         case "bound":
@@ -112,13 +119,15 @@ def _in_steps(rows: Tensor, bound: float) -> Tensor:
     return whole_rows(rows.double().flatten(1), bound, UNITS).mul_(STEP).view(rows.shape)
 
 
-def _outer(points: Points, middle: Tensor, unit: Unit) -> Tensor:
+def _outer(points: Points, public: Params, unit: Unit) -> Tensor:
     """Step 1. Only the subspace matters, so each unit gives its direction alone and no bound has to be found.
 
-    Scott et al. clip instead. A record of norm 1 also keeps a few far-away ones from choosing the subspace.
+    Scott et al. clip instead (``CLIP``). A record of norm 1 also keeps a few far-away ones from choosing the subspace.
     """
+    middle = public["middle"]
     if unit is RecordClip:
-        return exact_outer_products(points, TINY, middle)[0].double().mul_(STEP)
+        bound = float(public[CLIP]) if CLIP in public else TINY
+        return exact_outer_products(points, bound, middle)[0].double().mul_(STEP)
     found = packed_outer_products(points, Unclipped(), middle).value
     return found if unit is Unclipped else _in_steps(found, TINY)
 
@@ -157,7 +166,7 @@ def _norms_about(points: Points, labels: Tensor, public: Params, unit: Unit) -> 
         norms = row_norms(points.x, public["centres"], labels)
         return BINS.histogram(norms, points.owners(), points.clients, points.weights).value
     norms = row_norms(_client_moves(points, labels, public["centres"])[0].flatten(1))
-    return BINS.histogram(norms, torch.arange(points.clients), points.clients).value
+    return _one_each(norms, points)
 
 
 def _reaches(points: Points, centre: Tensor, unit: Unit) -> Tensor:
@@ -166,8 +175,13 @@ def _reaches(points: Points, centre: Tensor, unit: Unit) -> Tensor:
     if unit is not ClientClip:
         return BINS.histogram(norms, owners, points.clients, points.weights).value
     totals = torch.zeros(points.clients, dtype=torch.float64).index_add_(0, owners.long(), norms.double().square())
-    each = (totals / points.sizes.clamp_min(1)).sqrt()
-    return BINS.histogram(each, torch.arange(points.clients), points.clients).value
+    return _one_each((totals / points.sizes.clamp_min(1)).sqrt(), points)
+
+
+def _one_each(norms: Tensor, points: Points) -> Tensor:
+    """A histogram for each client with its one norm (clients,) in it; nothing for a client that has no points."""
+    found = BINS.histogram(norms, torch.arange(points.clients), points.clients).value
+    return found * (points.sizes > 0).unsqueeze(1)
 
 
 def _client_moves(points: Points, labels: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,9 +203,23 @@ def _moves(points: Points, public: Params, unit: Unit) -> dict[str, Tensor]:
         sums = cluster_sums(points, labels, clusters, Unclipped(), centres).value
         return {"sums": sums, "counts": counts(points, labels, clusters)}
     bound = float(public["bound"])
-    norms = {"norms": _norms_about(points, labels, public, unit)} if WATCH in public else {}
     if unit is RecordClip:
-        sums = exact_cluster_sums(points, labels, clusters, bound, RECORD_UNITS, centres).double().div_(RECORD_UNITS)
-        return {"sums": sums, "counts": _counted(points, labels, clusters, unit), **norms}
+        return _record_moves(points, labels, public, bound)
+    norms = {"norms": _norms_about(points, labels, public, unit)} if WATCH in public else {}
     sums, shares = _client_moves(points, labels, centres)
     return {"sums": _in_steps(sums, bound), "counts": _in_steps(shares, 1.0), **norms}
+
+
+def _record_moves(points: Points, labels: Tensor, public: Params, bound: float) -> dict[str, Tensor]:
+    """Sums and norms in one pass over the points."""
+    clusters, anchors = len(public["centres"]), None if ORIGIN in public else public["centres"]
+    long = np.empty(len(points.x)) if WATCH in public else None
+    sums = exact_cluster_sums(points, labels, clusters, bound, RECORD_UNITS, anchors, long)
+    found = {
+        "sums": sums.double().div_(RECORD_UNITS),
+        "counts": _counted(points, labels, clusters, RecordClip),
+    }
+    if long is None:
+        return found
+    histogram = BINS.histogram(torch.from_numpy(long), points.owners(), points.clients, points.weights)
+    return {**found, "norms": histogram.value}

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coterie.errors import require
-from coterie.learn.models.model import Batch, Model, seeded
-from coterie.learn.params import Params, pick
+from coterie.learn.exact_gradients import (
+    EXACT,
+    LEAST_UNITS,
+    exact_dense_sums,
+    gradient_step,
+    most_units,
+    stands_alone,
+)
+from coterie.learn.models.model import Batch, Model, key_of, seeded
+from coterie.learn.params import Params, pick, stack
 
 TOGETHER = 2048  # outputs of several models' first layers that are computed at once: a bound on memory
 
@@ -83,8 +93,7 @@ class Dense(Model):
         return len(self.sizes) - 1
 
     def gradients(self, params: Params, batch: Batch, clip: float | None = None) -> dict[str, Tensor]:
-        inputs, masks, logits = self._forward(params, batch)
-        deltas = self._backward(params, batch, inputs, masks, logits)
+        inputs, deltas = self._passed(params, batch)
         if clip is not None:
             scales = clip_factors(inputs, deltas, batch.weights, clip)  # (clients, batch)
             deltas = [delta.mul_(scales.unsqueeze(-1)) for delta in deltas]
@@ -93,6 +102,37 @@ class Dense(Model):
             grads[f"{index}.weight"] = torch.bmm(delta.transpose(1, 2), given)
             grads[f"{index}.bias"] = delta.sum(1)
         return grads
+
+    def units(self, width: int, length: int) -> tuple[int, int]:
+        return LEAST_UNITS, most_units(width)
+
+    def whole_gradients(
+        self, params: Params, batch: Batch, clip: float, units: int, width: int
+    ) -> tuple[dict[str, Tensor], float]:
+        """By products of whole numbers (``coterie.learn.exact_gradients``), in blocks whose rows stand alone."""
+        width = width if self._stands_alone(params, width) else 1
+        total: dict[str, Tensor] = {}
+        weights = batch.weights * batch.divisors.unsqueeze(1)
+        exact = torch.float32 if batch.x.shape[1] * units < EXACT else torch.float64
+        for number, start in enumerate(range(0, batch.x.shape[1], width)):
+            part = slice(start, start + width)
+            seeds = tuple(key_of(seed).child(number).number() for seed in batch.seeds)
+            block = replace(batch, x=batch.x[:, part], y=batch.y[:, part], weights=weights[:, part], seeds=seeds)
+            inputs, deltas = self._passed(params, block)
+            for index, sums in enumerate(exact_dense_sums(inputs, deltas, clip, units)):
+                for name, leaf in zip(("weight", "bias"), sums, strict=True):
+                    key, leaf = f"{index}.{name}", leaf.to(exact)
+                    total[key] = total[key] + leaf if key in total else leaf
+        return total, gradient_step(clip, units, list(pairwise(self.sizes)))
+
+    def _passed(self, params: Params, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+        """Each layer's inputs and deltas, (clients, batch, width)."""
+        inputs, masks, logits = self._forward(params, batch)
+        return inputs, self._backward(params, batch, inputs, masks, logits)
+
+    def _stands_alone(self, params: Params, width: int) -> bool:
+        """Whether a row's inputs and deltas are its own on this machine, in a block of this width; tried once."""
+        return _rows_stand_alone(self, len(next(iter(params.values()))), width, torch.get_num_threads())
 
     def _forward(self, params: Params, batch: Batch) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
         """Each layer's input (clients, batch, width), the dropout masks, and the logits."""
@@ -113,11 +153,8 @@ class Dense(Model):
     def _mask(self, batch: Batch, layer: int, hidden: Tensor) -> Tensor | None:
         if self.dropout == 0:
             return None
-        draws = torch.empty_like(hidden)
-        for client, seed in enumerate(batch.seeds):
-            generator = torch.Generator().manual_seed(seed + layer)
-            draws[client].uniform_(generator=generator)
-        return (draws >= self.dropout).to(hidden.dtype).div_(1 - self.dropout)
+        kept = [key_of(seed).child(layer).coins(1 - self.dropout, hidden[0].numel()) for seed in batch.seeds]
+        return torch.from_numpy(np.stack(kept)).view(hidden.shape).to(hidden.dtype).div_(1 - self.dropout)
 
     def _backward(
         self, params: Params, batch: Batch, inputs: list[Tensor], masks: list[Tensor | None], logits: Tensor
@@ -135,6 +172,26 @@ class Dense(Model):
             delta = torch.ops.aten.threshold_backward(delta, inputs[index], 0)  # relu's derivative, in one pass
             deltas.insert(0, delta)
         return deltas
+
+
+@lru_cache(maxsize=256)
+def _rows_stand_alone(model: Dense, clients: int, width: int, threads: int) -> bool:
+    """``stands_alone`` for a pass through random models on random rows, without dropout, which is drawn by the row."""
+    plain, clients = replace(model, dropout=0.0), min(clients, MOST_TRIED)
+    params = stack([plain.init(number) for number in range(clients)])
+    labels = torch.arange(clients * width).view(clients, width).remainder_(model.sizes[-1])
+
+    def passed(rows: Tensor) -> Tensor:
+        x, y = rows[..., :-1], rows[..., -1].long()
+        ones = torch.ones(clients, width)
+        inputs, deltas = plain._passed(params, Batch(x, y, ones, ones[:, 0], ones[:, 0].bool()))
+        return torch.cat([*inputs, *deltas], 2)
+
+    x = torch.randn(clients, width, model.sizes[0], generator=torch.Generator().manual_seed(0))
+    return width == 1 or stands_alone(passed, torch.cat([x, labels.unsqueeze(2).float()], 2))
+
+
+MOST_TRIED = 4  # clients: what their number decides in a batched product, it decides from two on
 
 
 def clip_factors(inputs: list[Tensor], deltas: list[Tensor], weights: Tensor, clip: float) -> Tensor:

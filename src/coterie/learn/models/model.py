@@ -7,19 +7,23 @@ that is faster than vectorising.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from coterie.errors import InvalidInput, require
-from coterie.learn.params import Params, pick, stack
+from coterie.learn.params import Layout, Params, pick, stack
+from coterie.learn.whole import SINGLE_UNITS, step_of
+from coterie.rng import KEY_BYTES, Secrets
 
 
 @contextmanager
@@ -28,6 +32,25 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Likewise, from all 256 bits of a seed. ``manual_seed`` keeps 32 of them, and all of these can be tried."""
+    with torch.random.fork_rng(devices=[]):
+        state = torch.Generator().manual_seed(0).get_state()
+        words = key_of(seed).words(MERSENNE_WORDS) & np.uint64(0xFFFFFFFF)
+        state.view(torch.int64)[3 : 3 + MERSENNE_WORDS] = torch.from_numpy(words.astype(np.int64))
+        torch.default_generator.set_state(state)
+        yield
+
+
+MERSENNE_WORDS = 624
+
+
+def key_of(seed: int) -> Secrets:
+    """A dropout seed as the root of its masks."""
+    return Secrets(seed.to_bytes(KEY_BYTES, "little"), reproducible=True)
 
 
 @dataclass(frozen=True)
@@ -39,7 +62,7 @@ class Batch:
     weights: Tensor  # (clients, batch): 1 / divisor, times the example's own weight if it has one; 0 for padding
     divisors: Tensor  # (clients,): by what the sum over the batch is divided; 1 for a client that is not active
     active: Tensor  # (clients,) bool: whether the client takes this step at all
-    seeds: Sequence[int] = ()  # one a client, for dropout
+    seeds: Sequence[int] = ()  # one a client, of 256 bits, for dropout
 
 
 class Model(ABC):
@@ -58,6 +81,21 @@ class Model(ABC):
         """The weighted sum of the examples' gradients, leaves (clients, ...).
 
         With ``clip``, each example's gradient (over all leaves) is first scaled to at most that L2 norm.
+        """
+
+    @abstractmethod
+    def units(self, width: int, length: int) -> tuple[int, int]:
+        """The coarsest and the finest grid for ``whole_gradients``, in blocks of this width and for so many numbers."""
+
+    @abstractmethod
+    def whole_gradients(
+        self, params: Params, batch: Batch, clip: float, units: int, width: int
+    ) -> tuple[dict[str, Tensor], float]:
+        """The sum of clipped gradients, not divided, in whole steps, leaves (clients, ...), and what a step is worth.
+
+        The batch is taken in blocks of ``width`` examples, which is public. Exactly: an example that goes moves the sum
+        by its own whole-number gradient, of norm ``units`` at most, and by no other bit. An example's weight scales its
+        loss, before its gradient is clipped.
         """
 
     @abstractmethod
@@ -120,9 +158,27 @@ class ModuleModel(Model):
         parts = []
         for client in range(clients):
             leaves = {name: leaf[client].detach() for name, leaf in params.items()}
-            with seeded(batch.seeds[client]) if batch.seeds else nullcontext():
+            with drawing(batch.seeds[client]) if batch.seeds else nullcontext():
                 parts.append(per_client(module, leaves, batch, client, clip))
         return stack(parts) if clients > 1 else {name: leaf.unsqueeze(0) for name, leaf in parts[0].items()}
+
+    def units(self, width: int, length: int) -> tuple[int, int]:
+        return max(1 << 15, math.ceil(64 * math.sqrt(length))), SINGLE_UNITS
+
+    def whole_gradients(
+        self, params: Params, batch: Batch, clip: float, units: int, width: int
+    ) -> tuple[dict[str, Tensor], float]:
+        """Each example's gradient is built, a few at a time, put on the grid, and added up in double precision."""
+        from coterie.learn.per_example import whole_gradient
+
+        module, layout = built(self), Layout.of(params, leading=1)
+        module.train()
+        sums = []
+        for client, weights in enumerate(batch.weights * batch.divisors.unsqueeze(1)):
+            leaves = {name: leaf[client].detach() for name, leaf in params.items()}
+            with drawing(batch.seeds[client]) if batch.seeds else nullcontext():
+                sums.append(whole_gradient(module, leaves, batch.x[client], batch.y[client], weights, clip, units))
+        return layout.unflatten(torch.stack(sums)), step_of(clip, units, layout.length, torch.float32)
 
     @staticmethod
     def _plain(module: nn.Module, leaves: Params, batch: Batch, client: int, clip: float | None) -> Params:

@@ -62,8 +62,9 @@ class Clusterer(Protocol[Clusters]):
     """Settings of every clustering. ``level`` is the unit whose share in each sum is bounded; None: nothing is.
 
     The result is published together with all sums that led to it. They are what a curious server knows in any case, and
-    with them anybody can audit the run. A client that does not answer is left out of that sum; if nobody answers, the
-    run ends with an error, for there is nothing to go on with.
+    with them anybody can audit the run. Every enrolled client is asked and answers, with zeros (and noise, where it
+    adds any) if it holds nothing: who answers tells nothing about what anybody holds. A client that does not answer is
+    left out of that sum; if nobody answers, the run ends with an error, for there is nothing to go on with.
     """
 
     clusters: int = 10
@@ -105,7 +106,7 @@ class Clusterer(Protocol[Clusters]):
 
     def ask(self, kind: str, names: Sequence[str], state: Clusters, server: Server) -> Steps[Sums]:
         """Publish these facts, ask everybody for the sums that follow from them, and add up."""
-        clients = server.clients.present(state.round)
+        clients = server.clients.enrolled(state.round)
         published = Published({name: state.known[name] for name in names})
         sums = yield from server.collect(Ask(Kind.of(kind), state.round, clients, published, state))
         require(not sums.empty, f"answers to {kind!r}", 0, "leave nothing to go on with; run it again")
@@ -126,7 +127,7 @@ class Clusterer(Protocol[Clusters]):
     def publish(self, state: Clusters, server: Server) -> Steps[Clusters]:
         """Everybody is given the centres; the answers are empty."""
         values = {"centres": state.known["centres"], **state.released}
-        replies = yield Ask(RESULT, state.round, server.clients.present(state.round), Published(values), state)
+        replies = yield Ask(RESULT, state.round, server.clients.enrolled(state.round), Published(values), state)
         for _ in replies:
             pass
         return state

@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from dp_accounting import DpEvent
 from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.data.provenance import Public
 from coterie.errors import require
 from coterie.privacy.accounting import guarantee_of
-from coterie.privacy.guarantee import Guarantee, Level, Trust
+from coterie.privacy.guarantee import Guarantee
 
 NOT_PUBLIC = "{name} may depend on the data; if it does not, say so with coterie.Public({name})"
 
@@ -26,10 +25,7 @@ class Given:
     name: str
     points: Tensor
     doubt: str = ""
-    events: tuple[DpEvent, ...] = ()
-    level: Level | None = None
-    trust: Trust | None = None
-    simulated: bool = False
+    spent: Guarantee | None = None  # what was claimed of the fit that it comes from
 
     @staticmethod
     def public(values: Any, name: str, features: int) -> tuple[NDArray[Any], str]:
@@ -43,16 +39,19 @@ class Given:
         return found, "" if isinstance(values, Public) else NOT_PUBLIC.format(name=name)
 
 
-def composed(alone: Guarantee, own: Sequence[DpEvent], given: Sequence[Given], simulated: bool) -> Guarantee:
-    """What a run guarantees together with what it starts from; ``own`` are the run's events."""
+def composed(alone: Guarantee, given: Sequence[Given], simulated: bool) -> Guarantee:
+    """What a run guarantees together with what it starts from."""
     doubts = [one.doubt for one in given if one.doubt]
     if not alone.proven or doubts:
         return alone if not alone.proven else Guarantee.none("; ".join(doubts), alone.level, alone.trust)
-    spent = [one for one in given if one.events]
-    for one in spent:
-        if (one.level, one.trust) != (alone.level, alone.trust):
-            why = f"{one.name} was fitted at another level or with other trust, which does not compose with this one's"
-            return Guarantee.none(why, alone.level, alone.trust)
-    events = [*own, *(event for one in spent for event in one.events)]
-    both = guarantee_of(events, alone.delta, alone.level, alone.trust, 1.0, alone.neighbours) if spent else alone
-    return replace(both, simulated=simulated or any(one.simulated for one in given))
+    before = [one.spent for one in given if one.spent is not None]
+    for one in before:
+        if (one.level, one.trust, one.neighbours) != (alone.level, alone.trust, alone.neighbours):
+            why = "what it starts from was fitted at another level, between other neighbours or with other trust"
+            return Guarantee.none(f"{why}, which does not compose with this one's", alone.level, alone.trust)
+    both = alone
+    if before:
+        events = [event for one in (alone, *before) for event in one.events]
+        ripple = sum(one.ripple for one in (alone, *before))
+        both = guarantee_of(events, alone.delta, alone.level, alone.trust, 1.0, alone.neighbours, ripple)
+    return replace(both, simulated=simulated or any(one.simulated for one in before))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from coterie.measure.reproduced import Claim, Decision, Rows, Value
 from coterie.recipes.federated_kmeans.runs import BASELINE, KFED, PRIVATE, PUBLIC, TUNED
-from coterie.recipes.federated_kmeans.tables import CLAIMED, HALF, ONE, TRUSTED, title
+from coterie.recipes.federated_kmeans.tables import CLAIMED, HALF, ONE, OUTER, TRUSTED, title
 
 
 def crossing_claims(level: str, rows: Rows) -> Sequence[Claim]:
@@ -60,6 +60,10 @@ def membership_claims(rows: Rows) -> Sequence[Claim]:
         evidence = f"epsilon at least {bound:.3f}, claimed {claimed:.4g}"
         if row.key.has(**HALF.key):
             text = "half the noise: the audit finds the promise broken"
+            claims.append(Claim(text, Decision.of(bound > claimed), evidence))
+            continue
+        if row.key.has(**OUTER.key):
+            text = "noise on outer products that is scaled to the clipping bound: the audit finds the epsilon false"
             claims.append(Claim(text, Decision.of(bound > claimed), evidence))
             continue
         text = f"{title(row.key)}: nothing measured contradicts the claim"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import SHARES, NoisySums, plan_noise
+from coterie.defences.noisy_sums.published import PublishedNoise
 from coterie.errors import DataMissing
 from coterie.estimators import FedDPKMeans, FederatedLloyd, KFed, federate, run_clustering
 from coterie.flow.guard import Defence
@@ -29,16 +30,20 @@ from coterie.measure.clustering import kmeans_cost, purity
 from coterie.measure.epsilon import Scores
 from coterie.measure.membership import Membership, Releases, measure_membership, optimal_scores
 from coterie.measure.reconstruction import Originals, client_shift, cosines
+from coterie.privacy.accounting import guarantee_of
 from coterie.privacy.guarantee import Level, Trust
 from coterie.protocols.clusterings import feddp_kmeans
 from coterie.protocols.clusterings.base import Clusterer
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd as LloydProtocol
+from coterie.protocols.clusterings.scott_kmeans import ScottKMeans
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.tape import Tape
 from coterie.wire.view import View
 
 PRIVATE, TUNED, KFED, BASELINE = "FedDP-KMeans", "FedDP-KMeans, tuned", "k-FED", "k-FED, then noisy Lloyd"
+AS_PUBLISHED = "FedDP-KMeans as published"
+"""Scott et al.'s own, with the public runs' parameters, at the epsilon that it states."""
 PUBLIC = "the server's points alone"
 DELTA = 1e-6
 CLUSTERS = 10
@@ -141,6 +146,14 @@ def _tuned(given: Problem, level: str, epsilon: float, seed: int) -> tuple[Tenso
     return _private(given, level, epsilon, seed, shares={**SHARES[Level(level)], **changed})
 
 
+def _as_published(given: Problem, level: str, epsilon: float, seed: int) -> tuple[Tensor, float]:
+    """Its epsilon is what its noise really guarantees; what it is run for is what it states."""
+    protocol = ScottKMeans(CLUSTERS, Level(level), server_data=given.server)
+    defence = PublishedNoise.planned(protocol.releases(), protocol.bound, DELTA)
+    state = run_clustering(protocol, given.federation, Rng.seeded(seed), defence)
+    return state.known["centres"][0], defence.guarantee(protocol.facts(given.federation, DELTA)).epsilon
+
+
 def _kfed(given: Problem, level: str, epsilon: float, seed: int) -> tuple[Tensor, float]:
     return torch.from_numpy(KFed(CLUSTERS, random_state=seed).fit(given.federation).cluster_centers_), math.inf
 
@@ -177,6 +190,7 @@ def _optimum(given: Problem) -> float:
 METHODS: Mapping[str, Callable[[Problem, str, float, int], tuple[Tensor, float]]] = {
     PRIVATE: _private,
     TUNED: _tuned,
+    AS_PUBLISHED: _as_published,
     KFED: _kfed,
     BASELINE: _kfed_then_lloyd,
     PUBLIC: _public,
@@ -202,13 +216,10 @@ TRUSTS: Mapping[str, Trust | None] = {
 def defence_for(trust: Trust | None, protocol: Clusterer, epsilon: float, clients: int) -> Defence:
     if trust is None or protocol.level is None:
         return Defence()
-    noise = plan_noise(protocol.releases(), epsilon, DELTA, SHARES[protocol.level])
-    makers: dict[Trust, Callable[[], NoisySums]] = {
-        Trust.TRUSTED_AGGREGATOR: lambda: CentralNoise(noise),
-        Trust.DISTRIBUTED_NOISE: lambda: DistributedNoise(noise, clients=clients),
-        Trust.LOCAL_NOISE: lambda: LocalNoise(noise),
-    }
-    return makers[trust]()
+    kinds: tuple[type[NoisySums], ...] = (CentralNoise, DistributedNoise, LocalNoise)
+    kind = next(kind for kind in kinds if kind.trust is trust)
+    settings: dict[str, Any] = {"clients": clients} if kind is DistributedNoise else {}
+    return kind.within(epsilon, DELTA, protocol.releases(), protocol.level, **settings)
 
 
 def reconstructions(
@@ -350,6 +361,18 @@ def one_release(epsilon: float, part_of_the_noise: float, trials: int, seed: int
     scores = optimal_scores(inside, outside, stated, trials, rng.child("trials"))
     promise = CentralNoise(stated).guarantee(protocol.facts(case.federation(True), DELTA))
     return {"claim": promise.epsilon, "sums": _plain(measure_membership(scores, DELTA, promise, rng))}
+
+
+def published_outer_products(trials: int, seed: int) -> Result:
+    """The optimal test on the outer products as published, of one record at the clipping bound; epsilon 1 is stated."""
+    case, rng = Case.draw(seed), Rng.seeded(seed).child("outer products")
+    protocol = ScottKMeans(CASE_CLUSTERS, server_data=case.server)
+    far = replace(case, record=case.record * (2 * protocol.bound / case.record.norm()))
+    real = PublishedNoise.planned(protocol.releases(), protocol.bound, DELTA)
+    inside, outside = (Releases.of(protocol, far.federation(there), real, rng) for there in (True, False))
+    scores = optimal_scores(inside, outside, real.noise, trials, rng.child("trials"))
+    stated = guarantee_of(real.stated[:1], DELTA, Level.RECORD, real.trust, protocol.bound)
+    return {"claim": stated.epsilon, "sums": _plain(measure_membership(scores, DELTA, stated, rng))}
 
 
 def _array(values: list[float]) -> Any:

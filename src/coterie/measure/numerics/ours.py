@@ -1,0 +1,130 @@
+"""Our own defences as mechanisms, from the key of their secrets to what leaves, for the numerics audit to try.
+
+All records are one client's. A noisy sum is that of one cluster about the origin with a bound of 1; DP-SGD takes one
+step of a small dense model, and what is released is the noisy sum of clipped gradients over the clipping norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from dp_accounting import GaussianDpEvent
+
+from coterie.defences.dpsgd import DpSgd
+from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.noisy_sums.plan import NoisySums
+from coterie.flow.ask import Ask, Replies, Sums
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import Defence
+from coterie.flow.stack import Stack
+from coterie.flow.turn import Roots, Step, Turn
+from coterie.learn.clusters.clipping import RecordClip
+from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.statistics import statistics
+from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import Batch
+from coterie.learn.params import Params, flatten, stack
+from coterie.measure.numerics.audit import NumericsAudit, audit_numerics
+from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.privacy.accounting import guarantee_of
+from coterie.privacy.guarantee import Level, Trust
+from coterie.rng import KEY_BYTES, Rng, Secrets
+from coterie.wire.messages import Contributions, Kind, Published
+
+KIND, RELEASE = Kind("lloyd", 1), "lloyd 1/sums"
+FEATURES = 24
+WIDTH = 4096
+
+
+def _keyed(seed: int) -> Secrets:
+    return Secrets(seed.to_bytes(KEY_BYTES, "little"), reproducible=True)
+
+
+def noisy_sums(defence: NoisySums, features: int = FEATURES) -> Mechanism:
+    """One noisy sum as this defence makes it, with the largest deviation that it plans."""
+    deviation = max(defence.noise.values())
+    one = replace(defence, noise={RELEASE: deviation})
+    clients = one.clients if isinstance(one, DistributedNoise) else 1
+    one = replace(one, masks=None) if isinstance(one, DistributedNoise) else one  # a stand-in, with the same bits
+
+    def answers(records: Array) -> Contributions:
+        public = {"centres": torch.zeros(1, features), "bound": torch.ones(())}
+        points = Points(torch.from_numpy(records), torch.tensor([0] + [len(records)] * clients))
+        sums = statistics(str(KIND), public, points, RecordClip)["sums"]
+        ones = torch.ones(clients)
+        return Contributions(torch.arange(clients), {"sums": sums.unsqueeze(1)}, ones, ones.unsqueeze(1))
+
+    def release(records: Array, source: Secrets) -> Array:
+        turn = Turn(0, Roots(Rng.seeded(0), source), KIND)
+        sent = one.client.contribute(answers(records), Cohort(torch.arange(clients), turn))
+        steps = one.server.collect(Ask(KIND, 0, sent.ids, Published({}), None), turn)
+        next(steps)
+        try:
+            steps.send(Replies(iter([sent])))
+        except StopIteration as done:
+            return np.asarray(one.server.release(done.value, turn).values["sums"].flatten().numpy())
+        raise AssertionError("one request is all there is")
+
+    def exact(records: Array) -> Array:
+        return Sums.of(answers(records)).values["sums"].flatten().numpy()
+
+    return Mechanism(release, exact, _keyed, 8 * KEY_BYTES, deviation)
+
+
+def dpsgd(defence: DpSgd, features: int = FEATURES) -> Mechanism:
+    """One step's sum of clipped gradients over the clipping norm; every record is in the batch."""
+    model = Dense((features, 3))
+    params, guard = stack([model.init(0)]), defence.client
+
+    def batch(records: Array) -> Batch:
+        width = WIDTH * max(1, -(-len(records) // WIDTH)) if len(records) > 16 else 16
+        x, there = torch.zeros(1, width, features), torch.zeros(1, width)
+        x[0, : len(records)], there[0, : len(records)] = torch.from_numpy(records.astype(np.float32)), 1.0
+        return Batch(x, torch.zeros(1, width, dtype=torch.int64), there, torch.ones(1), torch.ones(1, dtype=torch.bool))
+
+    def release(records: Array, source: Secrets) -> Array:
+        given, turn = batch(records), Turn(0, Roots(Rng.seeded(0), source))
+        step = Step(torch.zeros(1, dtype=torch.int64), 0, given.divisors, torch.ones(1), given.active, True, turn, 16)
+        return _flat(guard.gradients(model, params, given, step)) / defence.clip
+
+    def exact(records: Array) -> Array:
+        given = batch(records)
+        width = min(given.x.shape[1], WIDTH)
+        _, most = model.units(width, 3 * features + 3)
+        sums, _ = model.whole_gradients(params, given, defence.clip, most, width)
+        return _flat(sums) / most  # in what one example may have, to which the noise is scaled
+
+    return Mechanism(release, exact, _keyed, 8 * KEY_BYTES, defence.noise_multiplier)
+
+
+def _flat(leaves: Params) -> Array:
+    return flatten({name: leaf.double() for name, leaf in leaves.items()})[0].numpy()
+
+
+def mechanism_of(defence: Defence) -> Mechanism | None:
+    """Of the first member that adds noise; None: there is none."""
+    match defence:
+        case Stack(members=members):
+            return next((found for member in members if (found := mechanism_of(member)) is not None), None)
+        case DpSgd(noise_multiplier=multiplier) if multiplier > 0:
+            return dpsgd(defence)
+        case NoisySums(noise=noise) if noise and max(noise.values()) > 0:
+            return noisy_sums(defence)
+        case _:
+            return None
+
+
+def audit_defence(
+    defence: Defence, rng: Rng, delta: float = 1e-6, trials: int = 300, draws: int = 256, most_records: int = 5000
+) -> NumericsAudit | None:
+    """The numerics audit of what a defence releases once; None if it adds no noise."""
+    mechanism = mechanism_of(defence)
+    if mechanism is None:
+        return None
+    record = rng.child("record").numpy().normal(size=(1, FEATURES)).astype(np.float32)
+    record /= np.float32(1.0001 * np.linalg.norm(record))
+    event = GaussianDpEvent(mechanism.deviation / mechanism.sensitivity)
+    claim = guarantee_of([event], delta, Level.RECORD, Trust.LOCAL_NOISE, mechanism.sensitivity)
+    return audit_numerics(mechanism, record, record[:0], claim, rng, trials, draws, most_records, clips=True)
