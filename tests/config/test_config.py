@@ -8,6 +8,7 @@ import pytest
 from torch import nn
 
 from coterie.commands.training import example
+from coterie.config.registry import TRAINERS, look_up, model_target
 from coterie.config.schema import Choice, Config, build_model, parse, read
 from coterie.errors import DataMissing, InvalidInput
 from coterie.learn.models.bundled import Cnn, Gru
@@ -100,3 +101,21 @@ def test_the_example_builds_every_trainer() -> None:
     config = example()
     kinds = {type(config.protocol(choice)).__name__ for choice in config.trainers}
     assert kinds == {"FedAvg", "FedProx", "FedEM", "Ifca", "Sattler", "CosineKMeans"}
+
+
+@pytest.mark.parametrize(
+    "kind", ["subprocess:getoutput", "os:system", "builtins:exec", "torch.nn:functional", ":", "a:"]
+)
+def test_a_file_makes_us_call_nothing_but_an_architecture(kind: str) -> None:
+    with pytest.raises(InvalidInput, match=r"must be a class of torch\.nn\.Module|cannot be imported"):
+        model_target(kind)
+    with pytest.raises(InvalidInput, match="is unknown"):
+        look_up(kind, TRAINERS, "trainer")
+    with pytest.raises(InvalidInput, match=r"would import and run .*; if you trust it, pass --trust-code"):
+        Config(model=Choice(kind=kind)).refuse_code("runs/a", "pass --trust-code")
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "a/b", "..", ".hidden", "", "a\nb", "x" * 101])
+def test_a_run_is_kept_where_runs_are(name: str) -> None:
+    with pytest.raises(InvalidInput, match="name="):
+        parse({"name": name}, "a.toml")

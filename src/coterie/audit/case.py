@@ -195,7 +195,7 @@ class Subject(Config):
         if self.recorded and self.recorded.folder:
             yield self.recorded.folder
         if ":" in self.model.kind:
-            yield Path(inspect.getfile(registry.look_up(self.model.kind, registry.MODELS, "model")))
+            yield Path(inspect.getfile(registry.model_target(self.model.kind)))
 
 
 def _stamps(path: Path) -> list[tuple[str, int, int]]:

@@ -164,7 +164,7 @@ def _leaves(view: View, round: int) -> dict[str, tuple[int, ...]]:
 
 
 def open_recording(folder: Path, description: Path | None) -> Subject:
-    """The recording's own description, unless another one is named."""
+    """The recording's own description, unless another one is named. Its own may be anybody's, and runs no code."""
     path = description or folder / DESCRIPTION
     if description is None and folder.is_dir() and not path.exists():
         raise DataMissing(
@@ -173,6 +173,8 @@ def open_recording(folder: Path, description: Path | None) -> Subject:
         )
     require(folder.is_dir(), "recording", str(folder), "is not a folder; name the one with the messages")
     subject = read(path)
+    if description is None:
+        subject.refuse_code(str(path), f"name it yourself: coterie audit {path} --recorded {folder}")
     options = (subject.recorded or RecordedOptions()).model_copy(update={"folder": folder})
     return subject.model_copy(update={"recorded": options})
 

@@ -39,12 +39,15 @@ def train(
     session.train(config, runs, seed, record)
 
 
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import the model of your own that the folder names.")]
+
+
 @app.command()
-def resume(folder: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
+def resume(folder: Annotated[Path, typer.Argument(help="A run's folder.")], trust_code: TrustCode = False) -> None:
     """Go on with a run that was stopped."""
     from coterie.commands import training as session
 
-    session.resume(folder)
+    session.resume(folder, trust_code)
 
 
 @app.command("runs")

@@ -70,9 +70,11 @@ def free_recording(record: Path, trainer: str, trainers: int) -> Path:
     return place
 
 
-def resume(path: Path) -> None:
+def resume(path: Path, trust_code: bool = False) -> None:
     folder = RunFolder(path)
     config = parse(folder.record["config"], str(path))
+    if not trust_code:
+        config.refuse_code(str(path), "pass --trust-code")
     if folder.finished:
         console.print(f"{path} is finished; nothing to do")
         return

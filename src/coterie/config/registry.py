@@ -69,17 +69,29 @@ DEFENCES = {
 
 
 def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any]:
-    """The class or function behind a name; ``module:Name`` reaches a user's own."""
-    address = names.get(name, name)
-    if ":" not in address:
+    """The class or function behind a name that we gave."""
+    if name not in names:
         raise InvalidInput(f"{what} {name!r} {nearest(name, names)}")
-    module, _, attribute = address.partition(":")
+    module, _, attribute = names[name].partition(":")
+    return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
+
+
+def model_target(kind: str) -> Callable[..., Any]:
+    """A bundled model, or with ``module:Class`` a user's own: a file makes us call nothing but an architecture."""
+    from torch import nn
+
+    if ":" not in kind:
+        return look_up(kind, MODELS, "model")
+    module, _, name = kind.partition(":")
     try:
-        return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError) as error:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
         raise InvalidInput(
-            f"{what} {name!r} cannot be imported ({error}); is it here or on PYTHONPATH, and spelt right?"
+            f"model {kind!r} cannot be imported ({error}); is it here or on PYTHONPATH, and spelt right?"
         ) from error
+    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+        raise InvalidInput(f"model {kind!r} is {type(found).__name__} and must be a class of torch.nn.Module")
+    return found
 
 
 def build(target: Callable[..., Any], options: Mapping[str, Any], what: str, given: Given = None) -> Any:

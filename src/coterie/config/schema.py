@@ -57,7 +57,7 @@ class Config(BaseModel):
     """One run, or several that differ in their trainer only."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: str = "run"
+    name: str = Field(default="run", max_length=100, pattern=r"^\w[\w .+,=()-]*$")  # a folder is named after it
     seed: int = Field(default=0, ge=0)
     evaluate_every: int = Field(default=10, ge=1)
     delta: float = Field(default=DELTA, gt=0, lt=1)  # at which every epsilon is stated
@@ -71,6 +71,11 @@ class Config(BaseModel):
     @property
     def trainers(self) -> tuple[Choice, ...]:
         return self.trainer if isinstance(self.trainer, tuple) else (self.trainer,)
+
+    def refuse_code(self, where: str, remedy: str) -> None:
+        """What others wrote does not make us import anything."""
+        if ":" in self.model.kind:
+            raise InvalidInput(f"{where} would import and run {self.model.kind!r}; if you trust it, {remedy}")
 
     # -- from words to objects -------------------------------------------------------------------
 
@@ -192,7 +197,7 @@ def build_model(choice: Choice, examples: Examples) -> Model:
 
     from coterie.learn.models.model import as_model
 
-    target = registry.look_up(choice.kind, registry.MODELS, "model")
+    target = registry.model_target(choice.kind)
     if inspect.isclass(target) and issubclass(target, nn.Module):
         return as_model(lambda: target(**choice.options))
     follows: dict[str, Any] = {"classes": examples.classes, "inputs": examples.x[0].numel()}
