@@ -7,7 +7,7 @@ columns has parties of unequal width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from coterie.data.partition.features import Vertical
 from coterie.flow.protocol import Protocol
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
+from coterie.learn.optimisers import Decay
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
@@ -31,7 +32,9 @@ from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca
+from coterie.protocols.local_only import LocalOnly
 from coterie.protocols.sattler import Sattler
+from coterie.protocols.server_steps import ServerStep
 from coterie.rng import Rng
 
 EMPTY, LATE = 2, 7  # the client without data, and the one that joins in round 2
@@ -59,13 +62,29 @@ STEPS = Local(steps=3, batch_size=4, lr=0.3)
 EPOCHS = Local(epochs=1, batch_size=5, lr=0.3)
 POISSON = Local(steps=3, batch_size=4, lr=0.3, poisson=True)
 ONE = Local(steps=1, batch_size=8, lr=0.3)
-EAGER = {"agreement": 1.0, "progress": 0.0, "least": 1, "wait": 1, "most": 4}  # splits in a short run
+EAGER = {
+    "agreement": 1.0,
+    "progress": 0.0,
+    "least": 1,
+    "wait": 1,
+    "most": 4,
+    "separation": 1.0,
+}  # splits in a short run
 
 TRAINERS = {
     "fedavg": Member(FedAvg(rounds=4, local=STEPS)),
     "fedavg, equal weights, epochs": Member(FedAvg(rounds=3, local=EPOCHS, weighting="equal")),
     "fedavg, half take part, poisson": Member(FedAvg(rounds=4, local=POISSON, participation=0.5)),
     "fedavg, dropout": Member(FedAvg(rounds=3, local=STEPS), model=Dense((4, 6, 3), dropout=0.3)),
+    "fedavg, momentum, falling rate": Member(
+        FedAvg(rounds=4, local=replace(STEPS, lr=0.1, momentum=0.9, schedule=Decay("exponential", factor=0.9)))
+    ),
+    "fedavg, adam carried, half take part": Member(
+        FedAvg(rounds=4, local=replace(STEPS, lr=0.01, optimizer="adam", carry=True), participation=0.5)
+    ),
+    "fedavg, server adam": Member(FedAvg(rounds=4, local=STEPS, server_step=ServerStep("adam", lr=0.1))),
+    "alone": Member(LocalOnly(rounds=3, local=STEPS)),
+    "ifca, several starts": Member(Ifca(rounds=4, local=STEPS, clusters=2, candidates=6, starts=2, trial=1)),
     "fedprox": Member(FedProx(rounds=4, local=STEPS, mu=0.5)),
     "fedem": Member(FedEM(rounds=4, local=STEPS, components=2)),
     "ifca": Member(Ifca(rounds=4, local=STEPS, clusters=2, candidates=6)),
@@ -75,6 +94,7 @@ TRAINERS = {
     "sattler": Member(Sattler(rounds=5, local=STEPS, **EAGER)),  # type: ignore[arg-type]
     "sattler, half take part": Member(Sattler(rounds=6, local=STEPS, participation=0.5, **EAGER)),  # type: ignore[arg-type]
     "cosine k-means": Member(CosineKMeans(rounds=4, local=STEPS, clusters=2)),
+    "cosine k-means, updates": Member(CosineKMeans(rounds=4, local=STEPS, clusters=2, compare="updates")),
 }
 
 CENTRES = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 3.0, 0.0, 0.0], [0.0, 0.0, -3.0, 0.0]])

@@ -29,6 +29,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.1},
     "fedem": {"components": 2},
     "ifca": {"clusters": 2, "candidates": 2},
+    "local_only": {},
     "sattler": {},
     "cosine_kmeans": {"clusters": 2},
     "kfed": {"clusters": 3},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -13,20 +14,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.ring import Halves, blobs
+from torch import nn
 
+from coterie.data.federation import Federation
 from coterie.defences.dpsgd import DpSgd
 from coterie.errors import BudgetSpent, InvalidInput, RunDamaged
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import as_model
+from coterie.learn.params import pick
 from coterie.learn.sgd import Local
+from coterie.measure.groups import Clusters
+from coterie.measure.utility import Scores
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import Neighbours
 from coterie.privacy.ledger import Ledger, Spend
+from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
+from coterie.protocols.ifca import Ifca
+from coterie.protocols.local_only import LocalOnly
+from coterie.protocols.starts import Given
 from coterie.rng import Rng
 from coterie.run.folder import CHECKPOINT, METRICS, MODELS, RunFolder, free_folder, list_runs, write_atomically
+from coterie.run.stopping import Patience
 from coterie.run.training import Outcome, train
 from coterie.wire.codec import encode
 from coterie.wire.messages import Contributions, Down
@@ -289,3 +302,117 @@ def test_the_count_of_bytes_is_of_the_whole_run(tmp_path: Path) -> None:
 def test_metrics_are_of_the_whole_run(tmp_path: Path) -> None:
     whole, resumed, _, _ = stopped_and_resumed(tmp_path, (3,), metrics=True)
     assert resumed.history == whole.history
+
+
+# -- what an outcome offers --------------------------------------------------------------------------------------------
+
+
+class Shifted(nn.Module):
+    """A module with a buffer that changes what it says."""
+
+    shift: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("shift", torch.tensor([5.0, 0.0, 0.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) + self.shift  # type: ignore[no-any-return]
+
+
+SHORT = Local(steps=3, batch_size=4, lr=0.2)
+
+
+@pytest.mark.parametrize("model", [Dense((4, 5, 3), dropout=0.5), Shifted], ids=["dense", "module with a buffer"])
+@pytest.mark.parametrize(
+    "protocol",
+    [Ifca(rounds=3, local=SHORT, clusters=2), FedEM(rounds=3, local=SHORT, components=2)],
+    ids=["hard", "soft"],
+)
+def test_modules_predict_as_the_federation_was_scored(protocol: Any, model: Any) -> None:
+    federation = blobs([9, 12, 8, 10])
+    outcome = train(protocol, federation, model)
+    for client in range(4):
+        rows = federation.test[client]
+        module = outcome.module(client)
+        right = (module(federation.examples.x[rows]).argmax(1) == federation.examples.y[rows]).float().mean()
+        assert float(right) == pytest.approx(float(outcome.scores.values[client]))
+    x = federation.examples.x[:5]
+    for slot in range(2):
+        expected = as_model(model).logits(pick(outcome.models, slot), x)
+        torch.testing.assert_close(outcome.module(slot=slot)(x), expected)
+    for wrong in ({}, {"client": 0, "slot": 0}, {"client": 4}, {"slot": 2}):
+        with pytest.raises(InvalidInput, match=r"client|slot"):
+            outcome.module(**wrong)
+
+
+def test_clusters_beside_known_groups(two_groups: Federation, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", {})
+    local = Local(steps=5, batch_size=6, lr=0.3)
+    outcome = train(Ifca(rounds=15, local=local, clusters=3), two_groups, Dense((4, 5, 3)), folder=folder)
+    clusters = outcome.clusters
+    assert sum(clusters.sizes) == two_groups.clients
+    assert clusters.empty == tuple(slot for slot, size in enumerate(clusters.sizes) if size == 0)
+    newest = folder.history[-1]
+    assert newest["ari"] == pytest.approx(clusters.ari)
+    assert newest["starved"] == list(clusters.starved)
+    assert outcome.accuracy > 0.9
+
+
+def test_clusters_by_hand() -> None:
+    """Four clients, three slots: two of the first group in slot 0, one of the second in each of 0 and 2."""
+    choices = torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0], [0, 0, 1]])
+    found = Clusters.of(Scores(torch.tensor([0.5, 0.7, torch.nan, 1.0]), choices), torch.tensor([0, 0, 1, 1]))
+    assert found.sizes == (3, 0, 1)
+    assert found.values[0] == pytest.approx(0.6)
+    assert math.isnan(found.values[1])
+    assert found.empty == found.starved == (1,)
+    assert found.warning == "1 of 3 models are used by nobody: 1"
+    assert found.ari == pytest.approx(0.0, abs=0.35)
+    assert not found.recovered
+    soft = Scores(torch.zeros(2), torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]]))
+    starved = Clusters.of(soft, torch.tensor([-1, -1]))
+    assert starved.starved == (2,)
+    assert "components 2 starve: mean weight 0.10, where 0.33 would be even" in starved.warning
+    assert math.isnan(starved.ari)
+    assert "ari" not in starved.row()
+
+
+def test_patience() -> None:
+    rule = Patience(measurements=2, least=0.01)
+    assert not rule.enough([0.5, 0.6])
+    assert not rule.enough([0.5, 0.505, 0.6])
+    assert rule.enough([0.5, 0.6, 0.605, 0.6])
+
+
+def test_a_run_may_stop_early(two_groups: Federation) -> None:
+    """A rate of almost nothing improves nothing: three measurements are enough."""
+    still = FedAvg(rounds=50, local=Local(steps=1, lr=1e-9))
+    outcome = train(still, two_groups, Dense((4, 3)), evaluate_every=2, stop=Patience(2))
+    assert outcome.state.round == 6
+    assert [row["round"] for row in outcome.history] == [2, 4, 6]
+
+
+def test_start_is_the_trainer_s_begins(two_groups: Federation) -> None:
+    models = [Dense((4, 3)).init(7)]
+    outcome = train(FedAvg(rounds=0), two_groups, Dense((4, 3)), start=Given(given=models))
+    assert all(torch.equal(outcome.models[name][0], leaf) for name, leaf in models[0].items())
+
+
+def test_fine_tuning_from_a_federation(two_groups: Federation) -> None:
+    local = Local(steps=10, batch_size=6, lr=0.3)
+    one = train(FedAvg(rounds=5, local=local), two_groups, Dense((4, 5, 3)))
+    tuned = train(
+        LocalOnly(rounds=5, local=local), two_groups, Dense((4, 5, 3)), start=Given(given=one.models_of_clients())
+    )
+    assert tuned.accuracy > one.accuracy + 0.1  # one model cannot serve two groups; fine-tuned, it can
+
+
+def test_runs_are_plotted(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CONFIG.format(trainer="fedavg", rounds=2))
+    finish(coterie("train", "c.toml", folder=tmp_path))
+    finish(coterie("runs", "--plot", "page.html", folder=tmp_path))
+    page = (tmp_path / "page.html").read_text()
+    assert "Mean test accuracy over clients" in page
+    assert "fedavg-fedavg-001" in page

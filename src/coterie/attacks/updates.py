@@ -131,6 +131,7 @@ class Imitation:
             self.local.lr,
             clip=self.clip,
             hook=None if self.guard is None else self.guard(rng.child("guard")),
+            optimiser=self.local.begin(stacked),
         )
         return subtract(trained, stacked)
 

@@ -46,6 +46,7 @@ class Benchmark:
 BENCHMARKS: Mapping[str, Benchmark] = {
     "startup": Benchmark("help and import of the package", "coterie.bench.startup:startup"),
     "ifca": Benchmark("IFCA with 120 clients of the dense network", "coterie.bench.ring:ifca"),
+    "trainers": Benchmark("optimisers, and IFCA beside its authors' loop", "coterie.bench.trainers:trainers"),
     "neighbour": Benchmark("a round while half of the cores are taken", "coterie.bench.neighbour:busy_machine"),
     "modules": Benchmark("CNNs and a GRU, client by client", "coterie.bench.ring:modules"),
     "scaling": Benchmark("time and memory up to 10,000 clients", "coterie.bench.scaling:scaling"),

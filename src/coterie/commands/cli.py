@@ -51,11 +51,14 @@ def resume(folder: Annotated[Path, typer.Argument(help="A run's folder.")], trus
 
 
 @app.command("runs")
-def list_runs(runs: Root = RUNS) -> None:
+def list_runs(
+    runs: Root = RUNS,
+    plot: Annotated[Path | None, typer.Option(help="Write what they measured, round by round, as a page.")] = None,
+) -> None:
     """List runs with their state and newest measurement."""
     from coterie.commands import training as session
 
-    session.list_runs(runs)
+    session.list_runs(runs, plot)
 
 
 @app.command()

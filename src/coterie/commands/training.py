@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from importlib import resources
@@ -34,6 +35,8 @@ class Line:
     sizes: list[int]
     seconds: float
     folder: Path
+    agreement: float  # with the known groups, as adjusted Rand index; NaN where they are not known
+    warning: str = ""  # of clusters that nobody uses
 
 
 def train(path: Path | None, root: Path, seed: int | None, record: Path | None = None) -> None:
@@ -139,8 +142,9 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
     if recording:
         describe(Path(recording), config.model_dump(mode="json"), case, scores.choices.argmax(1), witness)
         console.print(f"messages: {recording}; `coterie audit --recorded {recording}` attacks them", soft_wrap=True)
-    sizes = outcome.cluster_sizes if case.model is not None else []
-    return Line(kind, scores.measure, scores.mean, sizes, time.monotonic() - started, folder.path)
+    sizes, seconds = outcome.cluster_sizes if case.model is not None else [], time.monotonic() - started
+    ari, warning = (outcome.clusters.ari, outcome.clusters.warning) if case.model is not None else (math.nan, "")
+    return Line(kind, scores.measure, scores.mean, sizes, seconds, folder.path, ari, warning)
 
 
 def measured(row: Measured) -> str:
@@ -155,21 +159,28 @@ def _show(lines: list[Line]) -> None:
     table.add_column("measure")
     table.add_column("utility", justify="right")
     table.add_column("clients a model")
+    table.add_column("ARI", justify="right")
     table.add_column("time", justify="right")
     table.add_column("run", no_wrap=True)
     for line in sorted(lines, key=lambda line: line.utility * (-1 if HIGHER_IS_BETTER[line.measure] else 1)):
         sizes = ", ".join(map(str, line.sizes))
-        row = (line.trainer, line.measure, f"{line.utility:.4f}", sizes, f"{line.seconds:.1f} s", line.folder.name)
+        ari = "" if math.isnan(line.agreement) else f"{line.agreement:.2f}"
+        row = (line.trainer, line.measure, f"{line.utility:.4f}", sizes, ari, f"{line.seconds:.1f} s", line.folder.name)
         table.add_row(*row)
     console.print(table)
+    for line in lines:
+        if line.warning:
+            console.print(f"[yellow]{line.trainer}[/]: {line.warning}", soft_wrap=True)
     console.print(f"Models, metrics and settings of each run are in {lines[0].folder.parent}/", soft_wrap=True)
 
 
-def list_runs(root: Path) -> None:
+def list_runs(root: Path, plot: Path | None = None) -> None:
     found = find_runs(root)
     if not found:
         console.print(f"no runs in {root}; `coterie train` makes some")
         return
+    if plot is not None:
+        plot_runs(root, found, plot)
     table = Table(title=f"Runs in {root}")
     for heading in ("run", "state", "trainer", "data", "round", "utility", "created"):
         table.add_column(heading)
@@ -189,6 +200,33 @@ def list_runs(root: Path) -> None:
             record["created"],
         )
     console.print(table)
+
+
+def plot_runs(root: Path, runs: list[RunFolder], page: Path) -> None:
+    """What was measured on the way, of all runs, one figure a measure."""
+    from coterie.measure.findings import Chart, Series
+    from coterie.report.html import render_charts
+    from coterie.run.folder import write_atomically
+
+    histories = {str(run.path.relative_to(root)): run.history for run in runs}
+    charts = []
+    for measure, about in PLOTTED.items():
+        lines = [
+            Series(name, [row["round"] for row in rows], [row[measure] for row in rows])
+            for name, history in histories.items()
+            if (rows := [row for row in history if measure in row])
+        ]
+        if lines:
+            charts.append(Chart(about, "Measured as often as each run was told to.", "round", measure, lines))
+    write_atomically(page, render_charts(f"Runs in {root}", charts).encode())
+    console.print(f"figures: {page}", soft_wrap=True)
+
+
+PLOTTED = {
+    "accuracy": "Mean test accuracy over clients, each on its own data",
+    "ari": "Agreement of clusters with the known groups (adjusted Rand index)",
+    "nmi": "Agreement of clusters with the known groups (normalised mutual information)",
+}
 
 
 def list_data(folder: Path | None) -> None:

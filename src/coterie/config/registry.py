@@ -25,6 +25,7 @@ TRAINERS = {
     "fedprox": "coterie.protocols.fedprox:FedProx",
     "fedem": "coterie.protocols.fedem:FedEM",
     "ifca": "coterie.protocols.ifca:Ifca",
+    "local_only": "coterie.protocols.local_only:LocalOnly",
     "sattler": "coterie.protocols.sattler:Sattler",
     "cosine_kmeans": "coterie.protocols.cosine_kmeans:CosineKMeans",
     "kfed": "coterie.protocols.clusterings.kfed:KFed",
@@ -47,6 +48,7 @@ MODELS = {
 PARTITIONS = {
     "label_sets": "coterie.data.partition:LabelSets",
     "dirichlet": "coterie.data.partition:Dirichlet",
+    "label_permutations": "coterie.data.partition:LabelPermutations",
     "iid": "coterie.data.partition:Iid",
     "by_tag": "coterie.data.partition:ByTag",
     "rotation": "coterie.data.partition:Rotation",

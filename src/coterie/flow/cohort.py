@@ -17,8 +17,9 @@ from coterie.errors import InvalidInput
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.models.model import Batch, Model
+from coterie.learn.optimisers import Optimiser
 from coterie.learn.params import Params, map_leaves
-from coterie.learn.sgd import GradientHook, Gradients, Local, descend
+from coterie.learn.sgd import GradientHook, Gradients, Local, check_finite, descend
 from coterie.rng import Rng, Secrets
 from coterie.wire.codec import Memory as Memory
 
@@ -173,16 +174,52 @@ class Cohort:
         ``example_weights`` (rows,) scales each example's loss; ``label`` names the stream of the batches.
         """
         model = self.trained.with_dropout(guard.dropout) if guard.dropout else self.trained
-        return descend(
+        optimiser = local.begin(start, self.turn.round)
+        hook, gradients = self._hook(guard, local, label), self._gradients(guard, model, local, label)
+        rate = local.rate(self.turn.round)
+        plain = optimiser is None and hook is None and gradients is None and not proximal
+        plain = plain and guard.example_clip is None
+        if local.whole and plain and (found := self._repeated(model, start, local, example_weights, rate)):
+            return found
+        if optimiser is not None and local.carry:
+            self._recall_moments(optimiser, label)
+        trained = descend(
             model,
             start,
             self.batches(local, example_weights, label, random=model.random),
-            local.lr,
+            rate,
             clip=guard.example_clip,
-            hook=self._hook(guard, local, label),
+            hook=hook,
             proximal=proximal,
-            gradients=self._gradients(guard, model, local, label),
+            gradients=gradients,
+            optimiser=optimiser,
         )
+        if optimiser is not None and local.carry:
+            self._keep_moments(optimiser, label)
+        return trained
+
+    def _repeated(
+        self, model: Model, start: Params, local: Local, example_weights: Tensor | None, rate: float
+    ) -> dict[str, Tensor] | None:
+        """Plain steps on all data, where the model has a shorter way: to rounding the same as step by step."""
+        steps = local.epochs or local.steps
+        batch = next(self.batches(replace(local, steps=1, epochs=None), example_weights), None)
+        found = None if batch is None else model.repeated(start, batch, steps, rate)
+        if found is not None:
+            check_finite(found, rate)
+        return found
+
+    def _recall_moments(self, optimiser: Optimiser, label: str) -> None:
+        optimiser.counts = self.recall(f"optimiser/{label}/steps", optimiser.counts)
+        for name, leaves in optimiser.moments.items():
+            for leaf, zeros in leaves.items():
+                leaves[leaf] = self.recall(f"optimiser/{label}/{name}/{leaf}", zeros)
+
+    def _keep_moments(self, optimiser: Optimiser, label: str) -> None:
+        self.keep(f"optimiser/{label}/steps", optimiser.counts)
+        for name, leaves in optimiser.moments.items():
+            for leaf, values in leaves.items():
+                self.keep(f"optimiser/{label}/{name}/{leaf}", values)
 
     def _hook(self, guard: ClientGuard, local: Local, label: str) -> GradientHook | None:
         if type(guard).gradient is ClientGuard.gradient:
@@ -290,10 +327,13 @@ def imitated(guard: ClientGuard) -> Callable[[Rng], GradientHook] | None:
 def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[list[np.ndarray], float]:
     """One client's batches as positions in its data, and the number that divides their sums (0: their own size).
 
-    Steps run through shuffled data, shuffling again when it is used up. Epochs end in a smaller batch.
+    Steps run through shuffled data, shuffling again when it is used up. Epochs end in a smaller batch. Of the whole
+    data there is one batch a step, or an epoch.
     """
     if size == 0:
         return [], 0
+    if local.whole:
+        return [np.arange(size)] * (local.epochs or local.steps), 0
     width = min(local.batch_size, size)
     if local.epochs is not None:
         orders = [draws.permutation(size) for _ in range(local.epochs)]

@@ -131,6 +131,11 @@ class Protocol(ABC, Generic[State]):
         return 1
 
     @property
+    def moments(self) -> int:
+        """How many further numbers a parameter a client's optimiser keeps while it trains."""
+        return 0
+
+    @property
     def looks(self) -> str:
         """What the server must be able to read beside sums; empty: sums that others have sealed will do."""
         return ""

@@ -189,7 +189,8 @@ class Simulator:
         batch = min(int(self.federation.sizes.max()), MOST_IN_BATCH)
         length = Layout.of(models, leading).length if models else 1
         a_round = self.side.protocol.models_a_round
-        client_bytes = COPIES * a_round * 4 * length + batch * x[0].numel() * x.element_size()
+        copies = COPIES * a_round + self.side.protocol.moments
+        client_bytes = copies * 4 * length + batch * x[0].numel() * x.element_size()
         return max(1, self.chunk_bytes // client_bytes)
 
 

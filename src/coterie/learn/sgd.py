@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from coterie.errors import Diverged, require
 from coterie.learn.models.model import Batch, Model
+from coterie.learn.optimisers import ADAM, ADAMW, SGD, Decay, Optimiser
 from coterie.learn.params import Params
 
 
 @dataclass(frozen=True)
 class Local:
-    """What a client does in one round: a number of steps, or of passes over its data."""
+    """What a client does in one round: a number of steps, or of passes over its data.
+
+    The optimiser's moments begin anew in every round, since a client may be asked again only after many rounds, from
+    another model. With ``carry`` a client keeps them, as in Sattler's notebook and in FedEM's code; they are then part
+    of what it remembers, and of every checkpoint. Weight decay is torch's: with ``adamw`` decoupled, else added to the
+    gradient, after the client's guard.
+    """
 
     steps: int = 5
     epochs: int | None = None  # if set, replaces steps
     batch_size: int = 50
     lr: float = 0.01
     poisson: bool = False  # each example enters a batch by its own coin, as DP-SGD's accountant assumes
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = 0.0  # of sgd
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)  # of adam and adamw
+    schedule: Decay = field(default_factory=Decay)  # of the learning rate, by round
+    carry: bool = False  # moments stay with the client from round to round
+    whole: bool = False  # every step (or epoch) is one step on all of a client's data, whatever batch_size is
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps", self.steps, "must be at least 1")
@@ -39,6 +54,30 @@ class Local:
             self.epochs,
             "have no meaning with poisson; set steps",
         )
+        require(not (self.whole and self.poisson), "whole", self.whole, "leaves nothing to sample; drop poisson")
+        known = (SGD, ADAM, ADAMW)
+        require(self.optimizer in known, "optimizer", self.optimizer, f"must be one of {', '.join(known)}")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "must lie in [0, 1)")
+        require(
+            self.momentum == 0 or self.optimizer == SGD, "momentum", self.momentum, "is sgd's; set betas for adam's"
+        )
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "must be at least 0")
+        require(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "must lie in [0, 1)")
+
+    def rate(self, round: int) -> float:
+        """The learning rate of a round."""
+        return self.schedule.rate(self.lr, round)
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """What the optimiser keeps a parameter."""
+        return Optimiser.moments_of(self.optimizer, self.momentum)
+
+    def begin(self, start: Params, round: int = 0) -> Optimiser | None:
+        """The optimiser of a training from these models (clients, ...); None for plain SGD, which keeps nothing."""
+        if self.optimizer == SGD and not self.momentum and not self.weight_decay:
+            return None
+        return Optimiser.begin(self.optimizer, self.rate(round), self.momentum, self.weight_decay, self.betas, start)
 
 
 GradientHook = Callable[[dict[str, Tensor], Params, int, Batch], Params]
@@ -58,11 +97,13 @@ def descend(
     hook: GradientHook | None = None,
     proximal: float = 0.0,
     gradients: Gradients | None = None,
+    optimiser: Optimiser | None = None,
 ) -> dict[str, Tensor]:
     """The parameters (clients, ...) after these batches.
 
     A client that is not active stands still in that step. ``proximal`` is FedProx's mu: it pulls towards where the
-    round started. ``gradients`` stands in for the model's own; whatever follows it is post-processing.
+    round started. ``gradients`` stands in for the model's own; whatever follows it is post-processing. Without an
+    optimiser the step is plain SGD's.
     """
     params = {name: leaf.contiguous() for name, leaf in start.items()}  # the caller's own until the first step
     with torch.no_grad():
@@ -73,6 +114,10 @@ def descend(
                 for name, grad in grads.items():
                     grad.add_(params[name] - start[name], alpha=proximal)
             guarded = grads if hook is None else hook(grads, params, step, batch)
+            if optimiser is not None:
+                params = {name: leaf.clone() for name, leaf in params.items()} if step == 0 else params
+                optimiser.step(params, guarded, batch.active)
+                continue
             idle = not bool(batch.active.all())
             for name, leaf in params.items():
                 grad = guarded[name]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -18,6 +20,8 @@ from coterie.flow.protocol import Protocol, Running, Server
 from coterie.learn.params import Params, flatten, map_leaves
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import DELTA, Pool, RunFacts
+from coterie.protocols.server_steps import ServerStep
+from coterie.protocols.starts import Start
 from coterie.wire.codec import register
 from coterie.wire.messages import TRAIN, Contributions, Published
 
@@ -36,6 +40,8 @@ class Trainer(Protocol[State]):
     local: Local = field(default_factory=Local)
     participation: float = 1.0  # the share of the present clients that is asked in a round
     weighting: str = "samples"  # or "equal"
+
+    begins: Start = field(default_factory=Start, kw_only=True)  # with which models
 
     reveals: ClassVar[str] = ""  # what an answer says about raw data without passing the gradient guard
 
@@ -61,6 +67,10 @@ class Trainer(Protocol[State]):
 
     def _trainings(self, pool: Pool) -> Pool:
         return Pool(pool.size, pool.trainings * self.models_a_round + self.placements)
+
+    @property
+    def moments(self) -> int:
+        return len(self.local.moments)
 
     @property
     def placements(self) -> int:
@@ -91,11 +101,17 @@ class Models:
 
     round: int
     published: Published
+    moments: Mapping[str, Tensor] = field(default_factory=dict)  # of the server's optimiser, leaves (slots, ...)
+    trial: int = 0  # which start is being tried, where several are
+    best: Published | None = None  # the best of those that were tried before
+    best_loss: float = math.inf
 
 
 @dataclass(frozen=True)
 class ModelTrainer(Trainer[Models]):
-    """A trainer whose every round is: publish all models, train, average."""
+    """A trainer whose every round is: publish all models, train, average, and step with the server's optimiser."""
+
+    server_step: ServerStep | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -103,14 +119,31 @@ class ModelTrainer(Trainer[Models]):
         """How many models are trained."""
 
     def start(self, server: Server) -> Models:
-        return Models(0, Published(server.fresh(self.slots)))
+        return Models(0, Published(self.begins.models(server, self.slots)))
 
     def run(self, state: Models, server: Server) -> Running[Models]:
-        for round in range(state.round, self.rounds):
+        return (yield from self.rounds_until(self.rounds, state, server))
+
+    def rounds_until(self, end: int, state: Models, server: Server) -> Running[Models]:
+        for round in range(state.round, end):
             chosen = server.sample(round, self.participation)
             sums = yield from server.collect(Ask(TRAIN, round, chosen, state.published, state))
-            state = Models(round + 1, state.published if sums.empty else self.averaged(sums, state.published))
+            state = replace(state, round=round + 1)
+            if not sums.empty:
+                state = self.stepped(state, self.averaged(sums, state.published))
         return state
+
+    def stepped(self, state: Models, mean: Published) -> Models:
+        """The next models from the clients' mean."""
+        if self.server_step is None:
+            return replace(state, published=mean)
+        assert mean.sizes is not None
+        values, moments = self.server_step.step(state.published.values, mean.values, state.moments, mean.sizes > 0)
+        return replace(state, published=replace(mean, values=values), moments=moments)
+
+    @property
+    def looks(self) -> str:
+        return "the sums in the clear, for the server's optimiser" if self.server_step is not None else ""
 
     def averaged(self, sums: Sums, previous: Published) -> Published:
         return sums.mean(previous)

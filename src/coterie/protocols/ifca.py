@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -20,7 +21,7 @@ from coterie.learn.params import Params, map_leaves, stack
 from coterie.protocols.base import Models, ModelTrainer
 from coterie.wire.messages import Contributions, Kind, Published
 
-CHOOSE = Kind("choose")
+CHOOSE, JUDGE = Kind("choose"), Kind("judge")
 VOTERS = 256  # clients that take part in choosing the start
 SETS = 500  # sets of models that they vote on
 VOTE_EXAMPLES = 20  # untrained models differ enough on a few examples
@@ -36,6 +37,11 @@ class Ifca(ModelTrainer):
     only the sum of the votes, so this also works where it must not see who chose what. ``candidates=0`` is the
     original's plain random start.
 
+    Neither start can see that two groups will merge: that shows in the loss, after some rounds. With ``starts`` above 1
+    that many starts are tried for ``trial`` rounds each, one after the other, and the one of which the clients' mean
+    smallest loss is the least goes on; the server needs only the sum of these losses (and believes them: one client
+    that lies can decide between starts, not spoil one). Trials count among ``rounds``.
+
     ``shared`` names the leaves (by prefix) that are averaged over all clients, as in MingledPie's system setting; only
     the rest is per cluster. Models that share leaves share them from the start: the average of layers that were drawn
     apart would be worth less than any of them.
@@ -44,7 +50,9 @@ class Ifca(ModelTrainer):
     votes on the start, it is a random one.
     """
 
-    reveals: ClassVar[str] = "each round, the cluster whose model fits its raw data best"
+    reveals: ClassVar[str] = (
+        "each round, the cluster whose model fits its raw data best (with several starts, its loss)"
+    )
 
     clusters: int = 5
     candidates: int = 30
@@ -52,6 +60,8 @@ class Ifca(ModelTrainer):
     choose_on_batch: bool = False  # compare them on the first batch that is then trained on, as paper 000's clients do
     average_gradients: bool = False
     shared: tuple[str, ...] = ()
+    starts: int = 1
+    trial: int = 10  # rounds a start
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,6 +79,11 @@ class Ifca(ModelTrainer):
             self.choose_on_batch,
             "has no place under Poisson sampling, whose batches are secret and may be empty; set choose_on",
         )
+        require(self.starts >= 1, "starts", self.starts, "must be at least 1")
+        require(self.trial >= 1, "trial", self.trial, "must be at least 1")
+        tried = self.starts * self.trial if self.starts > 1 else 0
+        require(tried <= self.rounds, "starts", self.starts, f"x trial={self.trial} must fit in rounds={self.rounds}")
+        require(self.starts == 1 or self.begins.drawn, "starts", self.starts, "must be 1 where begins gives the models")
         if self.average_gradients:
             require(self.local.steps == 1 and not self.local.epochs, "local", self.local, "must be Local(steps=1)")
 
@@ -83,23 +98,59 @@ class Ifca(ModelTrainer):
     @property
     def looks(self) -> str:
         plain = self.shared or self.average_gradients
-        return "the sums of all clusters in the clear, for shared layers and averaged gradients" if plain else ""
+        why = "the sums of all clusters in the clear, for shared layers and averaged gradients" if plain else ""
+        return why or super().looks
 
     def start(self, server: Server) -> Models:
+        return Models(0, self._beginning(server, 0))
+
+    def _beginning(self, server: Server, trial: int) -> Published:
+        """The models of a start, or the seeds of those that are voted on."""
+        if not self.begins.drawn:
+            return Published(self._sharing(self.begins.models(server, self.clusters)))
+        self.begins.require_drawable(server, self.clusters)
+        rng = server.rng.child("trial", trial) if trial else server.rng
         if self.candidates == 0:
-            return Models(0, Published(self._sharing(server.fresh(self.clusters))))
-        seeds = [server.rng.child("candidate", number).seed() for number in range(self.candidates)]
-        return Models(0, Published({"seeds": torch.tensor([seeds])}))
+            drawn = stack(server.init(rng.child("init", slot).seed()) for slot in range(self.clusters))
+            return Published(self._sharing(drawn))
+        seeds = [rng.child("candidate", number).seed() for number in range(self.candidates)]
+        return Published({"seeds": torch.tensor([seeds])})
 
     def run(self, state: Models, server: Server) -> Running[Models]:
-        if "seeds" in state.published.values:
-            voters = server.clients.present(0)[:VOTERS]
-            sums = yield from server.collect(Ask(CHOOSE, 0, voters, state.published, state))
-            seeds = state.published.values["seeds"][0]
-            sets = candidate_sets(seeds, self.clusters)
-            best = sets[0] if sums.empty else sets[most_even(sums.values["votes"][0])]  # votes (sets, clusters)
-            state = Models(0, Published(self._drawn(server.init, seeds, best)))
-        return (yield from super().run(state, server))
+        for trial in range(state.trial, self.starts):
+            if "seeds" in state.published.values:
+                state = yield from self._voted(state, server)
+            if self.starts > 1:
+                state = yield from self.rounds_until(self.trial * (trial + 1), state, server)
+                state = yield from self._judged(state, server)
+        return (yield from self.rounds_until(self.rounds, state, server))
+
+    def _voted(self, state: Models, server: Server) -> Running[Models]:
+        """The models of the set of candidates whose votes are spread most evenly."""
+        sums = yield from server.collect(Ask(CHOOSE, state.round, self._voters(state, server), state.published, state))
+        seeds = state.published.values["seeds"][0]
+        sets = candidate_sets(seeds, self.clusters)
+        best = sets[0] if sums.empty else sets[most_even(sums.values["votes"][0])]  # votes (sets, clusters)
+        return replace(state, published=Published(self._drawn(server.init, seeds, best)))
+
+    def _judged(self, state: Models, server: Server) -> Running[Models]:
+        """After a trial: the better of this start and the best before it, and the next one, or the best of all."""
+        voters = self._voters(state, server)
+        sums = yield from server.collect(Ask(JUDGE, state.round, voters, state.published, state))
+        loss = math.inf if sums.empty else float(sums.values["loss"] / sums.weights)
+        if state.best is None or loss < state.best_loss:
+            state = replace(state, best=state.published, best_loss=loss)
+        server.metrics.note(f"loss of start {state.trial}", loss)
+        assert state.best is not None
+        last = state.trial == self.starts - 1
+        following = state.best if last else self._beginning(server, state.trial + 1)
+        return replace(state, trial=state.trial + 1, published=following, best=None if last else state.best, moments={})
+
+    def _voters(self, state: Models, server: Server) -> Tensor:
+        """Drawn: the first clients may all be of one group."""
+        present = server.clients.present(state.round)
+        order = torch.randperm(len(present), generator=server.rng.child("voters", state.trial).torch())
+        return present[order[:VOTERS].sort().values]
 
     def result(self, state: Models) -> Published:
         if "seeds" in state.published.values:
@@ -143,6 +194,8 @@ class Ifca(ModelTrainer):
         return [name for name in models if name.startswith(self.shared)] if self.shared else []
 
     def expects(self, ask: Ask[Models], server: Server) -> Expected | None:
+        if ask.kind == JUDGE:
+            return Expected({"loss": (1, 1)}, slots=1)
         if ask.kind != CHOOSE:
             return super().expects(ask, server)
         sets = candidate_sets(ask.published.values["seeds"][0], self.clusters)
@@ -153,6 +206,9 @@ class Ifca(ModelTrainer):
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         if kind == CHOOSE:
             return self.votes(models["seeds"][0], cohort)
+        if kind == JUDGE:
+            least = cohort.losses(models).min(1).values.view(-1, 1, 1)  # (clients, 1, 1)
+            return Contributions(cohort.ids, {"loss": least}, torch.ones(len(cohort)), torch.ones(len(cohort), 1))
         looked_at = cohort.first_batches(self.local) if self.choose_on_batch else None
         choice = cohort.losses(models, self.choose_on, looked_at).argmin(1)  # (clients,)
         trained = cohort.train(cohort.copies(models, choice), self.local, guard)

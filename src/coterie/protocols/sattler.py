@@ -24,6 +24,9 @@ from coterie.protocols.base import Trainer, cosines, updates
 from coterie.wire.codec import register
 from coterie.wire.messages import TRAIN, Contributions, Kind, Published
 
+Sides = tuple[Tensor, Tensor]
+"""Positions of clients on the left and on the right."""
+
 
 @register
 @dataclass(frozen=True)
@@ -51,12 +54,37 @@ class Tree:
 
 
 @dataclass(frozen=True)
+class Notebook:
+    """When the authors' notebook splits: a mean update under ``eps_1`` and one over ``eps_2``, after so many rounds.
+
+    Both are norms, which fit one model and learning rate. It divides by complete linkage, and clusters of three and
+    more are divided whatever comes of it; it averages clients equally (``weighting="equal"``).
+    """
+
+    eps_1: float = 0.4
+    eps_2: float = 1.6
+    after: int = 20
+
+    def __post_init__(self) -> None:
+        require(self.eps_1 >= 0, "eps_1", self.eps_1, "must be at least 0")
+        require(self.eps_2 >= 0, "eps_2", self.eps_2, "must be at least 0")
+        require(self.after >= 0, "after", self.after, "must be at least 0")
+
+
+@dataclass(frozen=True)
 class Sattler(Trainer[Tree]):
     """Recursive bipartition by the cosine similarity of updates.
 
     The original splits a cluster when its mean update is small while single updates are large (its eps_1 and eps_2,
     absolute numbers that fit one model and learning rate). Here both are relative: the mean is under ``agreement``
     times the largest update of the cluster, and that one is over ``progress`` times the largest of the first round.
+
+    That alone divides clients that are all alike, again and again: near an optimum the mean update of *any* clients is
+    small beside single ones. So a split must also be seen: the distance (1 - cosine) across which the two sides would
+    be joined is at least ``separation`` times the median distance across which single linkage joined anything below.
+    Clients that are alike are all about equally far apart. 1.5 was chosen on 5,000 digits, 20 clients, four local
+    settings: of clients that are alike the ratio stayed under 1.25, and true groups passed 1.9 in some round.
+    ``separation=1`` asks for nothing. ``notebook`` replaces all of these rules by the authors' own.
 
     The server looks at each update, so it holds all of a round's in memory, twice.
     """
@@ -66,6 +94,8 @@ class Sattler(Trainer[Tree]):
     least: int = 2  # clients on either side of a split
     wait: int = 5  # rounds that a cluster trains before it may be split
     most: int = 16  # clusters
+    separation: float = 1.5
+    notebook: Notebook | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +103,7 @@ class Sattler(Trainer[Tree]):
         require(self.progress >= 0, "progress", self.progress, "must be at least 0")
         require(self.least >= 1, "least", self.least, "must be at least 1")
         require(self.most >= 1, "most", self.most, "must be at least 1")
+        require(self.separation >= 1, "separation", self.separation, "must be at least 1; 1 asks for nothing")
 
     @property
     def placements(self) -> int:
@@ -82,7 +113,13 @@ class Sattler(Trainer[Tree]):
 
     def start(self, server: Server) -> Tree:
         clients = len(server.clients.sizes)
-        return Tree(0, Published(server.fresh(1)), torch.full((clients,), -1), torch.zeros(1, dtype=torch.int64), 0.0)
+        return Tree(
+            0,
+            Published(self.begins.models(server, 1)),
+            torch.full((clients,), -1),
+            torch.zeros(1, dtype=torch.int64),
+            0.0,
+        )
 
     @property
     def looks(self) -> str:
@@ -133,15 +170,33 @@ class Sattler(Trainer[Tree]):
         state = replace(state, scale=scale)
         for slot in range(state.published.slots):
             members = (given == slot).nonzero().flatten()
-            old_enough = state.round - int(state.since[slot]) >= self.wait
-            if not old_enough or len(members) < 2 * self.least or state.published.slots >= self.most:
+            if len(members) == 0 or state.published.slots >= self.most:
                 continue
-            largest = float(norms[members].max())
-            if float(moved[members].mean(0).norm()) < self.agreement * largest and largest > self.progress * scale:
-                left, right = bipartition(moved[members])
-                if min(len(left), len(right)) >= self.least:
-                    state = _divided(state, slot, moved, sent.ids, members[left], members[right])
+            mean, largest = float(moved[members].mean(0).norm()), float(norms[members].max())
+            if self.notebook is not None:
+                sides = self._by_notebook(self.notebook, state, moved[members], mean, largest)
+            else:
+                sides = self._sides(state, slot, moved[members], mean, largest)
+            if sides is not None:
+                left, right = sides
+                state = _divided(state, slot, moved, sent.ids, members[left], members[right])
         return state
+
+    def _sides(self, state: Tree, slot: int, moved: Tensor, mean: float, largest: float) -> Sides | None:
+        """The two sides of a cluster whose clients moved so, if it should be divided."""
+        old_enough = state.round - int(state.since[slot]) >= self.wait
+        if not old_enough or len(moved) < 2 * self.least:
+            return None
+        if mean >= self.agreement * largest or largest <= self.progress * state.scale:
+            return None
+        left, right, separation = bipartition(moved)
+        return (left, right) if min(len(left), len(right)) >= self.least and separation >= self.separation else None
+
+    @staticmethod
+    def _by_notebook(rule: Notebook, state: Tree, moved: Tensor, mean: float, largest: float) -> Sides | None:
+        if mean >= rule.eps_1 or largest <= rule.eps_2 or len(moved) <= 2 or state.round < rule.after:
+            return None
+        return bipartition(moved, "complete")[:2]
 
     def result(self, state: Tree) -> Published:
         return state.published
@@ -156,18 +211,22 @@ class Sattler(Trainer[Tree]):
         return self.contribution(cohort, trained, seen.float())
 
 
-def bipartition(moved: Tensor) -> tuple[Tensor, Tensor]:
+def bipartition(moved: Tensor, linkage: str = "single") -> tuple[Tensor, Tensor, float]:
     """The two sides (positions) with the smallest largest cosine similarity across: the paper's Algorithm 1.
 
     Merging the most similar pair until two sides are left (single linkage) finds that optimum. The authors' code has
-    complete linkage, which does not.
+    complete linkage, which does not. The number is how far apart the sides are: the last merge's distance over the
+    median of all merges'.
     """
     from sklearn.cluster import AgglomerativeClustering
 
     distances = (1 - cosines(moved)).numpy().astype(np.float64)
-    labels = AgglomerativeClustering(2, metric="precomputed", linkage="single").fit_predict(distances)
-    labels = labels if labels[0] == 0 else 1 - labels  # the side of the first client is the left one
-    return torch.from_numpy(np.flatnonzero(labels == 0)), torch.from_numpy(np.flatnonzero(labels == 1))
+    tree = AgglomerativeClustering(2, metric="precomputed", linkage=linkage, compute_distances=True).fit(distances)
+    labels = tree.labels_ if tree.labels_[0] == 0 else 1 - tree.labels_  # the side of the first client is the left one
+    sides = (torch.from_numpy(np.flatnonzero(labels == side)) for side in (0, 1))
+    usual = max(float(np.median(tree.distances_)), np.finfo(np.float64).tiny)
+    left, right = sides
+    return left, right, float(tree.distances_[-1]) / usual
 
 
 def _divided(state: Tree, slot: int, moved: Tensor, ids: Tensor, left: Tensor, right: Tensor) -> Tree:

@@ -114,11 +114,15 @@ def _roc(found: Sequence[Finding], slots: Slots) -> Html:
 
 def plots(result: AuditResult, slots: Slots) -> Html | None:
     """Curves over rounds, cosine plots, t-SNE: whatever a family drew."""
-    if not result.charts:
+    return curves(result.charts, slots)
+
+
+def curves(shown: Sequence[Chart], slots: Slots) -> Html | None:
+    if not shown:
         return None
     blocks = []
-    for family in dict.fromkeys(chart.family for chart in result.charts):
-        found = [_plot(chart, slots) for chart in result.charts if chart.family == family]
+    for family in dict.fromkeys(chart.family for chart in shown):
+        found = [_plot(chart, slots) for chart in shown if chart.family == family]
         blocks.append(
             element(
                 "div",

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from coterie.measure.findings import UNDEFENDED, AuditResult, Defended, Finding
+from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Defended, Finding
 from coterie.measure.reproduced import Reproduction as Reproduction
 from coterie.report import colophon, figures, findings, overview, promises
 from coterie.report.looks import slots_of
@@ -44,6 +44,11 @@ def render_reproductions(title: str, tables: Sequence[Reproduction], reproduce: 
     """A page of reproduced tables alone."""
     parts = {"Papers": colophon.reproductions(tables), "Reproduce": colophon.reproduce(reproduce or {})}
     return _page(title, "Reproduction of published tables", parts)
+
+
+def render_charts(title: str, charts: Sequence[Chart]) -> str:
+    """A page of figures alone."""
+    return _page(title, "Measurements on the way", {"Curves": figures.curves(charts, {})})
 
 
 ANCHORS = {"Costs": "defences", "Curves": "curves", "Left out": "left-out"}

@@ -5,26 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from coterie.data.federation import Federation
-from coterie.errors import require
+from coterie.errors import InvalidInput, require
 from coterie.flow.adversary import Adversary
 from coterie.flow.ask import AnyAsk
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots
+from coterie.learn.models.mixture import Mixture
 from coterie.learn.models.model import Model, as_model
-from coterie.learn.params import Params
+from coterie.learn.params import Params, pick
 from coterie.measure.cost import Stopwatch
-from coterie.measure.utility import ACCURACY, Scores, evaluate
+from coterie.measure.groups import Clusters
+from coterie.measure.utility import ACCURACY, COST, Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
+from coterie.protocols.base import Trainer
+from coterie.protocols.starts import Start
 from coterie.run.folder import Checkpoint, Measured, RunFolder
+from coterie.run.stopping import Patience
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 from coterie.wire.view import ThreatModel, View
@@ -49,6 +55,8 @@ class Outcome:
     seconds: float  # a round of this session, without what was measured and saved on the way
     view: Callable[[ThreatModel], View] = field(repr=False)  # what an adversary saw, where a tape listened
     simulated: bool = True  # whether the noise came from a seed: then it hides nothing from whoever has that
+    model: Model | None = None  # the architecture; clusterings have none
+    groups: Tensor = field(default_factory=lambda: torch.empty(0))  # (clients,): the true ones, -1 where there is none
 
     @property
     def accuracy(self) -> float:
@@ -59,6 +67,31 @@ class Outcome:
     @property
     def cluster_sizes(self) -> list[int]:
         return self.scores.sizes
+
+    @property
+    def clusters(self) -> Clusters:
+        """Who is where, how well each cluster is served, and how far that agrees with the known groups."""
+        return Clusters.of(self.scores, self.groups)
+
+    def module(self, client: int | None = None, *, slot: int | None = None) -> nn.Module:
+        """A plain module: a client's own, or a slot's. A client that mixes several models has a mixture of modules."""
+        if self.model is None:
+            raise InvalidInput("model=None: a clustering has centres and no module; see outcome.models")
+        require((client is None) != (slot is None), "client, slot", (client, slot), "must be one of the two")
+        if slot is not None:
+            slots = self.scores.choices.shape[1]
+            require(0 <= slot < slots, "slot", slot, f"must be 0 to {slots - 1}")
+            return self.model.module(pick(self.models, slot))
+        clients = len(self.scores.choices)
+        require(client is not None and 0 <= client < clients, "client", client, f"must be 0 to {clients - 1}")
+        weights = self.scores.choices[client]
+        used = weights.nonzero().flatten().tolist()
+        modules = [self.model.module(pick(self.models, slot)) for slot in used]
+        return modules[0] if len(modules) == 1 else Mixture(modules, weights[used])
+
+    def models_of_clients(self) -> dict[str, Tensor]:
+        """(clients, ...): the model that each client uses most, from which it may be fine-tuned."""
+        return pick(self.models, self.scores.choices.argmax(1))
 
 
 def train(
@@ -76,13 +109,21 @@ def train(
     processes: int | None = None,
     progress: Progress | None = None,
     ledger: Ledger | None = None,
+    start: Start | None = None,
+    stop: Patience | None = None,
 ) -> Outcome:
     """Run the protocol to its end, going on from the folder's checkpoint if it has one. Clusterings need no model.
 
     ``seed=None`` takes everything from the operating system: noise that nobody knows, and a run that cannot be resumed.
     ``ledger`` composes over all runs that it is handed to, and refuses one that would spend more than it has left.
+    ``start`` is the trainer's ``begins``; with ``stop`` a run may end early.
     """
     defence = defence or Defence()
+    if stop is not None:
+        _require_trainer(protocol, "stop")
+    if start is not None:
+        _require_trainer(protocol, "start")
+        protocol = replace(protocol, begins=start)  # type: ignore[type-var]
     if folder is not None:
         defence = defence.kept_in(folder.path)
     with _room(ledger, protocol, defence, federation, folder) as own:
@@ -98,7 +139,7 @@ def train(
             processes=processes,
             ledger=own,
         )
-        return _trained(ring, federation, evaluate_every, folder, witness, progress)
+        return _trained(ring, federation, evaluate_every, folder, witness, progress, stop)
 
 
 def _room(
@@ -121,10 +162,12 @@ def _trained(
     folder: RunFolder | None,
     witness: Witness | None,
     progress: Progress | None,
+    stop: Patience | None,
 ) -> Outcome:
     with folder.held() if folder else nullcontext(), ring:
         saved = folder.load() if folder else None
-        watcher = _Watcher(ring, evaluate_every, folder, progress, list(saved.history) if saved else [], witness)
+        history = list(saved.history) if saved else []
+        watcher = _Watcher(ring, evaluate_every, folder, progress, history, witness, federation.groups, stop)
         root = ring.roots.secrets.fingerprint()
         require(
             saved is None or saved.root in ("", root),
@@ -132,23 +175,46 @@ def _trained(
             "another than the run's",
             "would draw noise again that may be out already, and nobody would have paid for it; resume with its own",
         )
-        if saved is None:
-            state = ring.run(before_ask=watcher)
-        else:
+        if saved is not None:
             ring.ledger.enter(saved.spent)
             ring.metrics.enter(saved.metrics)
             ring.traffic = saved.traffic
             if witness is not None and saved.witness is not None:
                 witness.slots, witness.members = saved.witness.slots, saved.witness.members
-            state = ring.run(saved.state, saved.memory, watcher)
+        try:
+            state = ring.run(saved.state, saved.memory, watcher) if saved else ring.run(before_ask=watcher)
+        except _Enough as end:
+            state = end.state
         seconds = watcher.stopwatch.seconds_a_round
         scores = watcher.finish(state)
         models = ring.models(state)
         if folder is not None:
             folder.save(watcher.checkpoint(state))
             folder.finish(models)
-    secret = not ring.roots.secrets.reproducible
-    return Outcome(models, scores, watcher.history, state, ring.ledger, ring.traffic, seconds, ring.view, not secret)
+    return Outcome(
+        models,
+        scores,
+        watcher.history,
+        state,
+        ring.ledger,
+        ring.traffic,
+        seconds,
+        ring.view,
+        ring.roots.secrets.reproducible,
+        ring.model,
+        federation.groups,
+    )
+
+
+def _require_trainer(protocol: AnyProtocol, what: str) -> None:
+    require(isinstance(protocol, Trainer), what, type(protocol).__name__, "is no trainer of models; leave it out")
+
+
+class _Enough(Exception):
+    """The rule for stopping applies before a request went out; the state is what that request started from."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
 
 
 @dataclass
@@ -161,6 +227,8 @@ class _Watcher:
     progress: Progress | None
     history: list[Measured]
     witness: Witness | None
+    groups: Tensor
+    stop: Patience | None = None
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def __call__(self, ask: AnyAsk) -> None:
@@ -174,6 +242,9 @@ class _Watcher:
             self.folder.save(self.checkpoint(ask.state))
         if self.progress is not None:
             self.progress(ask.round, self.history[-1] if self.history else None)
+        measured_now = bool(self.history) and self.history[-1]["round"] == ask.round
+        if self.stop is not None and measured_now and self.stop.enough([row[ACCURACY] for row in self.history]):
+            raise _Enough(ask.state)
         self.stopwatch.paused += time.monotonic() - started
 
     def checkpoint(self, state: State) -> Checkpoint:
@@ -198,6 +269,8 @@ class _Watcher:
     def _measure(self, round: int, state: State) -> Scores:
         scores = evaluate(self.ring, state)
         if not self.history or self.history[-1]["round"] < round:
-            row = {"round": round, scores.measure: scores.mean, "sizes": scores.sizes}
+            row: Measured = {"round": round, scores.measure: scores.mean, "sizes": scores.sizes}
+            if scores.measure != COST:
+                row |= Clusters.of(scores, self.groups).row()
             self.history.append(row | self.ring.metrics.means())
         return scores

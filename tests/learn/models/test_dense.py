@@ -11,7 +11,9 @@ from tests.ring import batch
 from torch.nn.functional import cross_entropy
 
 from coterie.learn.models.dense import Dense
+from coterie.learn.models.model import Batch
 from coterie.learn.params import Params, pick, stack
+from coterie.learn.sgd import descend
 
 SHAPES = [(4, 3), (6, 5, 2), (9, 8, 7, 4), (3, 1, 2)]
 
@@ -104,3 +106,30 @@ class TestDropout:
         x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
         params = Dense((6, 4, 3)).init(0)
         assert torch.equal(Dense((6, 4, 3), dropout=0.9).logits(params, x), Dense((6, 4, 3)).logits(params, x))
+
+
+class TestRepeated:
+    """Steps on all data, by the products of the examples, against one step after the other."""
+
+    @pytest.mark.parametrize("sizes", [(12, 7, 3), (12, 6, 5, 3)], ids=str)
+    @pytest.mark.parametrize("seed", range(3))
+    def test_it_is_step_by_step(self, sizes: tuple[int, ...], seed: int) -> None:
+        model, draws = Dense(sizes), torch.Generator().manual_seed(seed)
+        start = stack(model.init(100 * seed + client) for client in range(3))
+        x, y = torch.randn(3, 8, 12, generator=draws), torch.randint(3, (3, 8), generator=draws)
+        weights = torch.tensor([[1 / 8] * 8, [1 / 5] * 5 + [0.0] * 3, [0.0] * 8])  # padded; a client without data
+        same = Batch(x, y, weights, torch.tensor([8.0, 5.0, 1.0]), torch.tensor([True, True, False]))
+        found = model.repeated(start, same, 6, 0.4)
+        assert found is not None
+        for name, leaf in descend(model, start, [same] * 6, 0.4).items():
+            torch.testing.assert_close(found[name], leaf, rtol=1e-4, atol=1e-5)
+        assert all(torch.equal(found[name][2], leaf[2]) for name, leaf in start.items())
+
+    def test_only_where_it_pays(self) -> None:
+        start = stack([Dense((4, 5, 3)).init(0)])
+        many = batch(torch.zeros(1, 6, 4), torch.zeros(1, 6, dtype=torch.int64))
+        few = batch(torch.zeros(1, 3, 4), torch.zeros(1, 3, dtype=torch.int64))
+        assert Dense((4, 5, 3)).repeated(start, many, 5, 0.1) is None  # more examples than features
+        assert Dense((4, 5, 3)).repeated(start, few, 1, 0.1) is None
+        assert Dense((4, 5, 3), dropout=0.5).repeated(start, few, 5, 0.1) is None
+        assert Dense((4, 5, 3)).repeated(start, few, 5, 0.1) is not None

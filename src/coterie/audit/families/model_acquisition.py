@@ -54,7 +54,7 @@ class Acquisition(Family):
         rounds = subject.audit.model_acquisition.join + 2 * newcomers + 2
         if isinstance(base, Sattler):
             return replace(base, rounds=max(base.rounds, rounds))
-        return Sattler(rounds=rounds, local=base.local, most=newcomers, progress=0.0, least=1)
+        return Sattler(rounds=rounds, local=base.local, most=newcomers, progress=0.0, least=1, separation=1.0)
 
     def differs(self, subject: Subject) -> str:
         """Where the server places newcomers as configured, newcomers are what an adversary adds, not a change."""

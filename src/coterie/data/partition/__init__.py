@@ -3,8 +3,9 @@
 from coterie.data.federation import VerticalFederation
 from coterie.data.partition.arrivals import late, waves
 from coterie.data.partition.dealing import Partition
-from coterie.data.partition.features import ByTag, Rotation, Vertical
+from coterie.data.partition.features import ByTag, Vertical
 from coterie.data.partition.gaussians import GaussianClients
+from coterie.data.partition.groups import LabelPermutations, Rotation
 from coterie.data.partition.labels import Dirichlet, Iid, LabelSets
 from coterie.data.partition.property import Control, PropertySplit
 
@@ -14,6 +15,7 @@ __all__ = [
     "Dirichlet",
     "GaussianClients",
     "Iid",
+    "LabelPermutations",
     "LabelSets",
     "Partition",
     "PropertySplit",

@@ -129,5 +129,10 @@ def shared(by_group: Mapping[int, Rows], groups: NDArray[np.int64]) -> Shards:
     return Shards.of([parts[int(group)] for group in groups])
 
 
+def in_random_order(groups: Rows, rng: Rng) -> Rows:
+    """The groups of clients whose numbers tell nothing of them."""
+    return rng.child("order of clients").numpy().permutation(groups)
+
+
 def unknown_groups(clients: int) -> torch.Tensor:
     return torch.full((clients,), -1)

@@ -1,8 +1,8 @@
-"""Partitions that change or cut what the examples look like: rotations, tags, columns."""
+"""Partitions by what the examples carry: tags, columns; and how pictures are turned."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,74 +15,14 @@ from coterie.data.partition.dealing import (
     Rows,
     apportion,
     hold_out,
-    pool,
     rank_within,
-    require_clients,
     require_share,
     shards,
-    shared,
     tag_of,
     unknown_groups,
 )
 from coterie.errors import InvalidInput, require
 from coterie.rng import Rng
-
-
-@dataclass(frozen=True)
-class Rotation(Partition):
-    """Groups of clients that see the pictures turned by different angles (paper 004, Section V; also IFCA's).
-
-    Angles are in degrees clockwise. ``members`` says how many clients have each angle; without it they have equal
-    numbers. Each row is dealt to one group and turned once, so the data keeps its size; the clients of a group
-    share its part of the test rows.
-    """
-
-    clients: int
-    angles: tuple[float, ...] = (0, 90, 180, 270)
-    members: tuple[int, ...] | None = None
-    test_share: float = 0.2
-
-    def split(self, examples: Examples, rng: Rng) -> Federation:
-        require_share("test_share", self.test_share, 0.9)
-        require(examples.x.dim() == 4, f"{examples.name}.x", tuple(examples.x.shape), "must be pictures (n, c, h, w)")
-        train, test = pool(examples, self.test_share, rng)
-        groups = self.client_groups()
-        require_clients(self.clients, len(train))
-        owner = np.arange(len(train)) % self.clients
-        train_shards = shards(train, owner, self.clients)
-        share = apportion(len(test), np.bincount(groups).astype(float))
-        tested = np.repeat(np.arange(len(self.angles)), share)
-        group_of = np.full(len(examples), -1)
-        group_of[train], group_of[test] = groups[owner], tested
-        return Federation(
-            replace(examples, x=self.turned(examples.x, torch.from_numpy(group_of))),
-            train_shards,
-            shared({group: test[tested == group] for group in range(len(self.angles))}, groups),
-            groups=torch.from_numpy(groups),
-        )
-
-    def client_groups(self) -> Rows:
-        require(len(self.angles) >= 1, "angles", self.angles, "must not be empty")
-        members = self.members
-        if members is None:
-            require(
-                self.clients >= len(self.angles), "clients", self.clients, f"must be one an angle ({len(self.angles)})"
-            )
-            members = tuple(apportion(self.clients, np.ones(len(self.angles))))
-        require(
-            len(members) == len(self.angles) and sum(members) == self.clients and min(members) >= 1,
-            "members",
-            members,
-            f"must be one number an angle ({len(self.angles)}), each at least 1, {self.clients} in all",
-        )
-        return np.repeat(np.arange(len(members)), members)
-
-    def turned(self, x: Tensor, group_of: Tensor) -> Tensor:
-        x = x.clone()
-        for group, angle in enumerate(self.angles):
-            rows = (group_of == group).nonzero().flatten()
-            x[rows] = rotate(x[rows], angle)
-        return x
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:

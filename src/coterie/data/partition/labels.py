@@ -14,6 +14,7 @@ from coterie.data.partition.dealing import (
     Rows,
     apportion,
     hold_out,
+    in_random_order,
     is_split,
     mirror,
     pool,
@@ -30,18 +31,37 @@ from coterie.rng import Rng
 
 @dataclass(frozen=True)
 class Iid(Partition):
-    """Every client draws from the same distribution; one true cluster."""
+    """Every client draws from the same distribution; one true cluster.
+
+    ``alpha`` skews quantities: sizes are in the proportions of a symmetric Dirichlet draw (the smaller, the more
+    unequal), and nobody has fewer than ``minimum`` rows.
+    """
 
     clients: int
     test_share: float = 0.2
+    alpha: float | None = None
+    minimum: int = 2
 
     def split(self, examples: Examples, rng: Rng) -> Federation:
         require_share("test_share", self.test_share, 0.9)
         train_rows, test_rows = pool(examples, self.test_share, rng)
         require_clients(self.clients, len(train_rows))
-        train = shards(train_rows, np.arange(len(train_rows)) % self.clients, self.clients)
+        train = shards(train_rows, self.owners(len(train_rows), rng), self.clients)
         test = mirror(train, examples.y.numpy(), test_rows, rng)
         return Federation(examples, train, test, groups=torch.zeros(self.clients, dtype=torch.int64))
+
+    def owners(self, rows: int, rng: Rng) -> Rows:
+        if self.alpha is None:
+            return np.arange(rows) % self.clients
+        require(self.alpha > 0, "alpha", self.alpha, "must be positive, or None for equal sizes")
+        require(
+            0 <= self.minimum * self.clients <= rows,
+            "minimum",
+            self.minimum,
+            f"must be at least 0, and {self.clients} clients x minimum at most {rows} rows",
+        )
+        weights = rng.child("sizes").numpy().gamma(self.alpha, size=self.clients) + 1e-300
+        return top_up(np.repeat(np.arange(self.clients), apportion(rows, weights)), self.clients, self.minimum)
 
 
 @dataclass(frozen=True)
@@ -117,7 +137,8 @@ class LabelSets(Partition):
     them unequal; the clients are then shared out in proportion to the sets' sizes, as the paper does. ``iid_rate``
     is the share of a client's examples that come from all labels instead of its own set, for all clients or one for
     each. A client's test rows follow its own mix of labels; clients of one set and rate share them. Examples whose
-    label is in no set are left out.
+    label is in no set are left out. Clients come in random order, so that no number tells a group, unless
+    ``shuffled=False``.
     """
 
     clients: int
@@ -126,6 +147,7 @@ class LabelSets(Partition):
     iid_rate: float | tuple[float, ...] = 0.0
     samples: int | None = None  # at most so many training examples a client
     test_share: float = 0.2
+    shuffled: bool = True
 
     def split(self, examples: Examples, rng: Rng) -> Federation:
         require_share("test_share", self.test_share, 0.9)
@@ -143,6 +165,7 @@ class LabelSets(Partition):
             f"must be at least one a label set ({len(label_sets)})",
         )
         groups = self.client_groups(label_sets)
+        groups = in_random_order(groups, rng) if self.shuffled else groups
         rates = self.rates()
         owner, rows = self.deal(train_rows, set_of[y[train_rows]], groups, rates, rng)
         test = self.tests(test_rows, set_of[y[test_rows]], groups, rates)

@@ -57,6 +57,16 @@ class Dense(Model):
             for name, leaf in layer.named_parameters()
         }
 
+    def module(self, params: Params) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        with seeded(0), torch.no_grad():  # what a layer draws for itself is overwritten
+            for index, (fan_in, fan_out) in enumerate(pairwise(self.sizes)):
+                layers += [nn.ReLU(), nn.Dropout(self.dropout)] if index else []
+                layers.append(nn.Linear(fan_in, fan_out))
+                for name, leaf in layers[-1].named_parameters():
+                    leaf.copy_(params[f"{index}.{name}"])
+        return nn.Sequential(*layers).eval()
+
     def logits(self, params: Params, x: Tensor) -> Tensor:
         return self._onward(params, torch.addmm(params["0.bias"], self._features(x, 1), params["0.weight"].T))
 
@@ -134,15 +144,49 @@ class Dense(Model):
         """Whether a row's inputs and deltas are its own on this machine, in a block of this width; tried once."""
         return _rows_stand_alone(self, len(next(iter(params.values()))), width, torch.get_num_threads())
 
-    def _forward(self, params: Params, batch: Batch) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
-        """Each layer's input (clients, batch, width), the dropout masks, and the logits."""
+    def repeated(self, start: Params, batch: Batch, steps: int, lr: float) -> dict[str, Tensor] | None:
+        """Steps on the same examples x move the first layer's weights W by sums of x alone: W -= lr D^T x.
+
+        So its outputs z = x W^T follow from the products x x^T, which are found once: z -= lr (x x^T + 1) D (the 1 is
+        the bias). W itself is needed at the end alone. That pays while the examples are fewer than their features.
+        """
+        x = self._features(batch.x, 2)
+        if self.dropout or steps < 2 or self.depth < 2 or x.shape[1] > x.shape[2]:
+            return None
+        params = {name: leaf.contiguous() for name, leaf in start.items()}
+        products = torch.bmm(x, x.transpose(1, 2)).add_(1.0)  # (clients, batch, batch)
+        outputs = torch.baddbmm(params["0.bias"].unsqueeze(1), x, params["0.weight"].transpose(1, 2))
+        total = torch.zeros_like(outputs)
+        for _ in range(steps):
+            inputs, masks, logits = self._forward(params, batch, outputs)
+            deltas = self._backward(params, batch, inputs, masks, logits)
+            for index in range(1, self.depth):
+                moved = torch.bmm(deltas[index].transpose(1, 2), inputs[index])
+                params[f"{index}.weight"] = torch.sub(params[f"{index}.weight"], moved, alpha=lr)
+                params[f"{index}.bias"] = torch.sub(params[f"{index}.bias"], deltas[index].sum(1), alpha=lr)
+            total.add_(deltas[0])
+            outputs.baddbmm_(products, deltas[0], alpha=-lr)
+        params["0.weight"] = torch.baddbmm(params["0.weight"], total.transpose(1, 2), x, alpha=-lr)
+        params["0.bias"] = torch.sub(params["0.bias"], total.sum(1), alpha=lr)
+        return params
+
+    def _forward(
+        self, params: Params, batch: Batch, first: Tensor | None = None
+    ) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
+        """Each layer's input (clients, batch, width), the dropout masks, and the logits.
+
+        ``first`` are the first layer's outputs, where they are known.
+        """
         hidden = self._features(batch.x, 2)
         inputs: list[Tensor] = []
         masks: list[Tensor | None] = []
         for index in range(self.depth):
             inputs.append(hidden)
             bias, weight = params[f"{index}.bias"], params[f"{index}.weight"]
-            hidden = torch.baddbmm(bias.unsqueeze(1), hidden, weight.transpose(1, 2))
+            if first is not None and index == 0:
+                hidden = first.clone()
+            else:
+                hidden = torch.baddbmm(bias.unsqueeze(1), hidden, weight.transpose(1, 2))
             if index < self.depth - 1:
                 hidden = hidden.relu_()
                 masks.append(self._mask(batch, index, hidden))

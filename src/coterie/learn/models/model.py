@@ -112,6 +112,18 @@ class Model(ABC):
     def random(self) -> bool:
         """Whether training draws random numbers (dropout), so that batches must carry seeds."""
 
+    @abstractmethod
+    def module(self, params: Params) -> nn.Module:
+        """A plain module with these parameters of one model, ready to predict."""
+
+    def own(self) -> dict[str, Tensor] | None:
+        """The parameters that it came with, where it was given as a module; None: all are drawn."""
+        return None
+
+    def repeated(self, start: Params, batch: Batch, steps: int, lr: float) -> dict[str, Tensor] | None:
+        """The parameters after so many plain steps on the same batch, if there is a shorter way than step by step."""
+        return None
+
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
         """(examples,) cross-entropy of one model."""
         return cross_entropy(self.logits(params, x), y, reduction="none")
@@ -142,6 +154,16 @@ class ModuleModel(Model):
             module = self.build()
         check_module(module)
         return {name: leaf.detach().clone() for name, leaf in module.named_parameters()}
+
+    def module(self, params: Params) -> nn.Module:
+        """With the buffers that the module is built with: they are no parameters, and nothing here changes them."""
+        with seeded(0):
+            module = self.build()
+        own = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, leaf in params.items():
+                own[name].copy_(leaf)
+        return module.eval()
 
     def logits(self, params: Params, x: Tensor) -> Tensor:
         module = built(self)
@@ -254,9 +276,17 @@ class OwnModule(ModuleModel):
     def with_dropout(self, rate: float) -> OwnModule:
         return replace(self, dropout=rate)
 
+    def own(self) -> dict[str, Tensor] | None:
+        if not isinstance(self.factory, _Copier):
+            return None
+        return {name: leaf.detach().clone() for name, leaf in self.factory.module.named_parameters()}
+
 
 def as_model(thing: Model | nn.Module | Callable[[], nn.Module]) -> Model:
-    """A bundled model as it is; a module (its structure is copied) or a function that builds one, wrapped."""
+    """A bundled model as it is; a module (a copy of it) or a function that builds one, wrapped.
+
+    A module keeps its own weights where a trainer begins with one model; a function's are drawn from the run's seed.
+    """
     if isinstance(thing, Model):
         return thing
     if isinstance(thing, nn.Module):

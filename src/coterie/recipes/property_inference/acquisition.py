@@ -74,7 +74,8 @@ class Siege:
 
     def train(self, chosen: Task, federation: Federation, attack: ModelAcquisition) -> tuple[View, Witness]:
         rounds = self.size.warmup + self.size.scored + 1
-        protocol = Sattler(rounds, self.size.local, weighting="equal", progress=0.0, least=1, most=CLUSTERS)
+        eager = {"progress": 0.0, "least": 1, "most": CLUSTERS, "separation": 1.0}
+        protocol = Sattler(rounds, self.size.local, weighting="equal", **eager)  # type: ignore[arg-type]
         witness, roots = Witness(), Roots.same(self.rng)
         ring = Ring(
             protocol,

@@ -1,0 +1,58 @@
+"""The trainers beside the papers and the code that they come from: IFCA, Sattler's CFL, FedEM, paper 004's clustering.
+
+``published`` has the authors' values, ``runs`` what the jobs do, ``tables`` which runs stand in each table, and
+``claims`` what is said of them.
+"""
+
+from coterie.recipes.base import Recipe
+from coterie.recipes.originals import tables
+from coterie.recipes.originals.claims import ifca_claims, sattler_claims
+
+PAPER = "originals"
+NEEDS = "MNIST (with --data); without it 5,000 embedded digits"
+
+RECIPES = (
+    Recipe(
+        PAPER,
+        "IFCA",
+        "Ghosh et al. 2020, rotated MNIST, k = 4: recovery of the groups by start, and test accuracy",
+        **tables.parts(tables.ifca),
+        claims=ifca_claims,
+        needs=NEEDS,
+        differs="quick scale: m = 80, n = 200 and 65 rounds (embedded digits: m = 40, n = 50, 40 rounds) in place of "
+        "m = 1200 and 300 rounds; accuracy is the clients' mean, of all test pictures in their own angle",
+        unit="%",
+        shares="ifca",
+    ),
+    Recipe(
+        PAPER,
+        "Sattler",
+        "Sattler et al. 2020: runs whose clusters are the groups, and IID runs that stay one cluster",
+        **tables.parts(tables.sattler),
+        claims=sattler_claims,
+        needs="MNIST and Fashion-MNIST (with --data); without them 5,000 embedded digits",
+        differs="20 clients of 250 pictures, a dense network of 100, 50 rounds; the paper has no such table",
+        unit="%",
+        shares="sattler",
+    ),
+    Recipe(
+        PAPER,
+        "FedEM",
+        "Marfoq et al. 2021: clients that are mixtures of three namings of the digits",
+        **tables.parts(tables.fedem),
+        needs=NEEDS,
+        differs="20 clients of 250 pictures, 30 rounds; the paper's data are others",
+        unit="%",
+        shares="fedem",
+    ),
+    Recipe(
+        PAPER,
+        "004",
+        "Paper 004, six and eight clients: runs in which Algorithm 1 finds the two halves",
+        **tables.parts(tables.paper_004),
+        needs=NEEDS,
+        differs="1,000 pictures a client, the dense network in place of the paper's, Adam; quick scale runs 10 rounds",
+        unit="%",
+        shares="paper-004",
+    ),
+)

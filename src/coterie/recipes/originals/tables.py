@@ -1,0 +1,143 @@
+"""Which runs stand in each table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.measure.reproduced import Estimate, Key, Row
+from coterie.recipes.base import files_of, of_seeds
+from coterie.recipes.originals import runs
+from coterie.recipes.originals.published import ROTATED_MNIST
+from coterie.recipes.settings import Scale, Settings
+from coterie.run.jobs import Job, Result
+
+STARTS = ("random", "vote", "best of 4", "best of 4 votes")
+BASELINES = ("global", "local", "fine-tuned")
+FILES = ("train-*", "t10k-*")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row: its key, the job that gives it, which of its values is shown, and which besides."""
+
+    key: Key
+    work: Callable[..., Result]
+    arguments: Mapping[str, Any]
+    value: str
+    published: float | None = None
+    besides: tuple[str, ...] = field(default=())
+    source: str = "MNIST"
+
+    @property
+    def label(self) -> str:
+        return self.key.words({})
+
+    def job_key(self, seed: int) -> str:
+        named = ",".join(f"{name}={str(value).replace(' ', '_')}" for name, value in self.arguments.items())
+        return f"{self.work.__name__}/{named}/seed{seed}"
+
+    def job(self, settings: Settings, seed: int) -> Job:
+        files = files_of(runs.SOURCES[self.source](), settings.data, *FILES)
+        arguments = {**self.arguments, "data": settings.folder, "seed": seed}
+        return Job(self.job_key(seed), self.work, arguments, files)
+
+    def row(self, results: Mapping[int, Result]) -> Row:
+        def over(name: str, most: float) -> Estimate:
+            return Estimate.over({seed: float(result[name]) for seed, result in results.items()}, 0.0, most)
+
+        further = {name: over(name, float("inf")) for name in self.besides}
+        return Row(self.key, self.label, self.published, over(self.value, 100.0), further)
+
+
+Entries = Callable[[Settings], Sequence[Entry]]
+
+
+def parts(entries: Entries) -> dict[str, Any]:
+    """The jobs and the rows of a recipe."""
+
+    def chosen(settings: Settings) -> list[Entry]:
+        return [entry for entry in entries(settings) if settings.wants(entry.label)]
+
+    def jobs(settings: Settings) -> list[Job]:
+        every = [entry.job(settings, seed) for entry in chosen(settings) for seed in settings.seeds]
+        return list({job.key: job for job in every}.values())
+
+    def rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
+        return [entry.row(of_seeds(results, settings.seeds, entry.job_key)) for entry in chosen(settings)]
+
+    return {"jobs": jobs, "rows": rows}
+
+
+def ifca(settings: Settings) -> list[Entry]:
+    paper = settings.scale is Scale.PAPER
+    size = {"clients": 1200 if paper else 80 if settings.data else 40, "samples": 200 if settings.data else 50}
+    rounds = 300 if paper else 65 if settings.data else 40
+    entries = [
+        Entry(
+            Key.of(trainer="IFCA", start=start, what=what),
+            runs.ifca,
+            {"start": start, **size, "rounds": rounds},
+            what,
+            ROTATED_MNIST if what == "accuracy" else None,
+        )
+        for start in STARTS
+        for what in ("recovered", "accuracy")
+    ]
+    return entries + [
+        Entry(
+            Key.of(trainer=baseline, what="accuracy"),
+            runs.beside_ifca,
+            {"baseline": baseline, **size, "rounds": rounds},
+            "accuracy",
+        )
+        for baseline in BASELINES
+    ]
+
+
+def sattler(settings: Settings) -> list[Entry]:
+    """The paper has no such table; a run is right or not."""
+    names = ("MNIST", "Fashion-MNIST") if settings.data else ("MNIST",)
+    return [
+        Entry(
+            Key.of(rule=rule, groups=groups, local=local, data=name),
+            runs.sattler,
+            {"groups": groups, "local": local, "rule": rule, "name": name, "clients": 20, "rounds": 50},
+            "right",
+            besides=("clusters", "accuracy"),
+            source=name,
+        )
+        for rule in runs.RULES
+        for name in names
+        for groups in ("none", "labels", "rotations")
+        for local in runs.LOCALS
+    ]
+
+
+def fedem(settings: Settings) -> list[Entry]:
+    return [
+        Entry(
+            Key.of(trainer=trainer),
+            runs.mixture,
+            {"trainer": trainer, "clients": 20, "rounds": 30},
+            "accuracy",
+            besides=("starved",) if trainer == "FedEM" else (),
+        )
+        for trainer in ("FedEM", "FedAvg", "local")
+    ]
+
+
+def paper_004(settings: Settings) -> list[Entry]:
+    rounds = 100 if settings.scale is Scale.PAPER else 10
+    return [
+        Entry(
+            Key.of(clients=clients, compare=compare),
+            runs.paper_004,
+            {"clients": clients, "compare": compare, "rounds": rounds},
+            "two halves",
+            besides=("accuracy",),
+        )
+        for clients in runs.ANGLES
+        for compare in ("parameters", "updates")
+    ]
