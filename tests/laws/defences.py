@@ -72,7 +72,7 @@ DEFENCES = {
     "published noise": Shield(
         lambda on: PublishedNoise.planned(on.releases(), 4.0, 1e-6),
         lambda on: PublishedNoise(
-            {name: 0.0 for name in on.releases() if name.split("/")[1] in ("outer", "sums")},
+            {name: 0.0 for name in on.releases() if name.split("/")[1] not in ("weights", "counts")},
             laplace={name: 0.0 for name in on.releases() if name.split("/")[1] in ("weights", "counts")},
         ),
     ),

@@ -40,6 +40,10 @@ class NoisyGradients(ClientGuard):
     def example_clip(self) -> float | None:
         return None if math.isinf(self.clip) else self.clip
 
+    @property
+    def plain(self) -> bool:
+        return self.example_clip is None and self.noise_multiplier == 0
+
     def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
         if self.noise_multiplier == 0:
             if math.isfinite(self.clip):  # clipped and not noised: that costs infinity

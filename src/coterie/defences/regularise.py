@@ -49,9 +49,11 @@ class Dropout(Defence):
 class _Decaying(ClientGuard):
     penalty: float
 
+    @property
+    def plain(self) -> bool:
+        return self.penalty == 0
+
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
-        if self.penalty == 0:
-            return grads
         return {name: grad.add(params[name], alpha=self.penalty) for name, grad in grads.items()}
 
 

@@ -18,7 +18,7 @@ from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.optimisers import Optimiser
-from coterie.learn.params import Params, map_leaves
+from coterie.learn.params import Owned, Params, map_leaves
 from coterie.learn.sgd import GradientHook, Gradients, Local, check_finite, descend
 from coterie.rng import Rng, Secrets
 from coterie.wire.codec import Memory as Memory
@@ -153,9 +153,9 @@ class Cohort:
         sizes = torch.tensor([len(place) for place in places])
         return Shards(self.round_shards.rows[torch.from_numpy(np.concatenate(places))], sizes.cumsum(0))
 
-    def copies(self, models: Params, choice: Tensor) -> dict[str, Tensor]:
+    def copies(self, models: Params, choice: Tensor) -> Owned:
         """(clients, ...): each client's copy of the slot that it chose, (clients,)."""
-        return map_leaves(lambda leaf: leaf.index_select(0, choice), models)
+        return Owned(map_leaves(lambda leaf: leaf.index_select(0, choice), models))
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -177,8 +177,7 @@ class Cohort:
         optimiser = local.begin(start, self.turn.round)
         hook, gradients = self._hook(guard, local, label), self._gradients(guard, model, local, label)
         rate = local.rate(self.turn.round)
-        plain = optimiser is None and hook is None and gradients is None and not proximal
-        plain = plain and guard.example_clip is None
+        plain = optimiser is None and guard.plain and not proximal
         if local.whole and plain and (found := self._repeated(model, start, local, example_weights, rate)):
             return found
         if optimiser is not None and local.carry:
@@ -222,7 +221,7 @@ class Cohort:
                 self.keep(f"optimiser/{label}/{name}/{leaf}", values)
 
     def _hook(self, guard: ClientGuard, local: Local, label: str) -> GradientHook | None:
-        if type(guard).gradient is ClientGuard.gradient:
+        if guard.plain or type(guard).gradient is ClientGuard.gradient:
             return None
 
         def hook(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
@@ -231,7 +230,7 @@ class Cohort:
         return hook
 
     def _gradients(self, guard: ClientGuard, model: Model, local: Local, label: str) -> Gradients | None:
-        if type(guard).gradients is ClientGuard.gradients:
+        if guard.plain or type(guard).gradients is ClientGuard.gradients:
             return None
 
         def gradients(params: Params, index: int, batch: Batch) -> dict[str, Tensor]:

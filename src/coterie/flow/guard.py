@@ -46,6 +46,13 @@ class ClientGuard:
         """The dropout rate to train with; 0: the model's own."""
         return 0.0
 
+    @property
+    def plain(self) -> bool:
+        """Whether local steps are what they are without it: nothing is clipped, and gradients stay as they come."""
+        own = type(self)
+        untouched = own.gradient is ClientGuard.gradient and own.gradients is ClientGuard.gradients
+        return untouched and self.example_clip is None
+
     def receive(self, published: Published, turn: Turn) -> Published:
         """What was published, opened. All clients open it in the same way, so that in a simulation it is done once."""
         return published

@@ -35,6 +35,10 @@ class StackedClient(ClientGuard):
     def dropout(self) -> float:
         return max(guard.dropout for guard in self.guards)
 
+    @property
+    def plain(self) -> bool:
+        return all(guard.plain for guard in self.guards)
+
     def receive(self, published: Published, turn: Turn) -> Published:
         return reduce(lambda found, guard: guard.receive(found, turn), reversed(self.guards), published)
 

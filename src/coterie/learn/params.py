@@ -14,6 +14,10 @@ from coterie.errors import require
 Params = Mapping[str, Tensor]
 
 
+class Owned(dict[str, Tensor]):
+    """Leaves that nobody else holds: whoever is given them may write to them."""
+
+
 def map_leaves(function: Callable[..., Tensor], *trees: Params) -> dict[str, Tensor]:
     """Apply the function leaf by leaf; all trees have the names of the first."""
     first = trees[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.errors import Diverged, require
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.optimisers import ADAM, ADAMW, SGD, Decay, Optimiser
-from coterie.learn.params import Params
+from coterie.learn.params import Owned, Params
 
 
 @dataclass(frozen=True)
@@ -101,34 +101,36 @@ def descend(
 ) -> dict[str, Tensor]:
     """The parameters (clients, ...) after these batches.
 
-    A client that is not active stands still in that step. ``proximal`` is FedProx's mu: it pulls towards where the
-    round started. ``gradients`` stands in for the model's own; whatever follows it is post-processing. Without an
-    optimiser the step is plain SGD's.
+    ``start`` is used up if it is ``Owned``. A client that is not active stands still in that step. ``proximal`` is
+    FedProx's mu: it pulls towards where the round started. ``gradients`` stands in for the model's own; whatever
+    follows it is post-processing. Without an optimiser the step is plain SGD's.
     """
-    params = {name: leaf.contiguous() for name, leaf in start.items()}  # the caller's own until the first step
+    anchor = _copied(start) if proximal else {}
+    params = dict(start) if isinstance(start, Owned) else _copied(start)
+    plain = hook is None and gradients is None and optimiser is None and clip is None and not proximal
     with torch.no_grad():
         for step, batch in enumerate(batches):
+            if plain:
+                model.step(params, batch, lr)
+                continue
             with torch.enable_grad():
                 grads = model.gradients(params, batch, clip) if gradients is None else gradients(params, step, batch)
-            if proximal:
-                for name, grad in grads.items():
-                    grad.add_(params[name] - start[name], alpha=proximal)
+            for name, start_leaf in anchor.items():
+                grads[name].add_(params[name] - start_leaf, alpha=proximal)
             guarded = grads if hook is None else hook(grads, params, step, batch)
             if optimiser is not None:
-                params = {name: leaf.clone() for name, leaf in params.items()} if step == 0 else params
                 optimiser.step(params, guarded, batch.active)
                 continue
             idle = not bool(batch.active.all())
             for name, leaf in params.items():
                 grad = guarded[name]
-                if idle:
-                    grad = grad * batch.active.view(-1, *[1] * (grad.dim() - 1))
-                if step == 0:
-                    params[name] = torch.sub(leaf, grad, alpha=lr)
-                else:
-                    leaf.sub_(grad, alpha=lr)
+                leaf.sub_(grad * batch.active.view(-1, *[1] * (grad.dim() - 1)) if idle else grad, alpha=lr)
     check_finite(params, lr)
     return params
+
+
+def _copied(start: Params) -> dict[str, Tensor]:
+    return {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in start.items()}
 
 
 def check_finite(params: Params, lr: float) -> None:

@@ -113,6 +113,13 @@ class Dense(Model):
             grads[f"{index}.bias"] = delta.sum(1)
         return grads
 
+    def step(self, params: Params, batch: Batch, lr: float) -> None:
+        """Products that are added to the weights right away: gradients would go out to memory and come back."""
+        inputs, deltas = self._passed(params, batch)
+        for index, (given, delta) in enumerate(zip(inputs, deltas, strict=True)):
+            params[f"{index}.weight"].baddbmm_(delta.transpose(1, 2), given, alpha=-lr)
+            params[f"{index}.bias"].sub_(delta.sum(1), alpha=lr)
+
     def units(self, width: int, length: int) -> tuple[int, int]:
         return LEAST_UNITS, most_units(width)
 

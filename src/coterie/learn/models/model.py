@@ -98,6 +98,13 @@ class Model(ABC):
         loss, before its gradient is clipped.
         """
 
+    def step(self, params: Params, batch: Batch, lr: float) -> None:
+        """A step of plain gradient descent, in place."""
+        with torch.enable_grad():
+            grads = self.gradients(params, batch)
+        for name, leaf in params.items():
+            leaf.sub_(grads[name], alpha=lr)
+
     @abstractmethod
     def with_dropout(self, rate: float) -> Model:
         """The same architecture and parameters, trained with dropout."""
