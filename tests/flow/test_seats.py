@@ -17,9 +17,10 @@ from coterie.learn.params import map_leaves
 from coterie.learn.sgd import Local
 from coterie.protocols.fedem import FedEM
 from coterie.rng import Rng
+from coterie.wire.codec import encode
 from coterie.wire.messages import Contributions, Down, Message, Published
 from coterie.wire.tape import Tape
-from coterie.wire.view import ThreatModel, View
+from coterie.wire.view import OVERHEARD, Entries, ThreatModel, View
 
 # -- at the server --------------------------------------------------------------------------------------------------
 
@@ -106,6 +107,69 @@ def test_one_adversary_in_two_seats() -> None:
     tape = Tape([threat, SERVER])
     play(ONCE, blobs(), MODEL, tape=tape, adversaries=[InTwoSeats(threat)])
     assert_zero_for({0, 5}, uploads(tape))
+
+
+# -- an insider that taps --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Listening:
+    """Notes what it had overheard when it was asked."""
+
+    threat: ThreatModel
+    heard: list[Any] = field(default_factory=list)
+
+    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+        self.heard.append(memory.get(OVERHEARD))
+        memory["asked"] = asked.round
+        return honest
+
+
+def listening(share: float = 1.0, entries: Entries = Entries.RANDOM) -> Listening:
+    return Listening(
+        ThreatModel("0 that taps 3", clients=frozenset({0}), taps=frozenset({3}), share=share, entries=entries)
+    )
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 30, 1])
+def test_an_insider_that_taps_remembers_the_last_upload(chunk_bytes: int) -> None:
+    tape, insider = Tape([SERVER]), listening()
+    done = play(PROTOCOL, blobs(), MODEL, tape=tape, adversaries=[insider], chunk_bytes=chunk_bytes)
+    assert insider.heard[0] is None  # when it is asked first, nothing has passed
+    for round, heard in enumerate([*insider.heard[1:], done.ring.memory[-1][OVERHEARD]]):
+        assert list(heard) == [3]
+        sent = heard[3].sent
+        assert (heard[3].round, sent.ids.tolist()) == (round, [3])
+        for name, leaf in uploads(tape, round).items():
+            assert torch.equal(sent.values[name][0, 0], leaf[3])
+
+
+def test_it_overhears_the_share_that_it_reads_and_nothing_else() -> None:
+    insider = listening(0.5)
+    play(PROTOCOL, blobs(), MODEL, adversaries=[insider])
+    sent = insider.heard[-1][3].sent
+    read = insider.threat.reads({name: leaf[0] for name, leaf in sent.values.items()})
+    for name, leaf in sent.values.items():
+        assert torch.equal(~leaf[0].isnan(), read[name])
+    assert bool(sent.weights.isnan().all())
+    assert bool(sent.membership.isnan().all())
+
+
+def test_under_seals_it_overhears_no_values() -> None:
+    insider = listening()
+    play(PROTOCOL, blobs(), MODEL, adversaries=[insider], defence=SecureSums())
+    assert all(not heard[3].sent.values for heard in insider.heard if heard)
+
+
+def test_what_it_overheard_is_resumed_and_the_same_in_two_processes() -> None:
+    whole = play(PROTOCOL, blobs(), MODEL, adversaries=[listening()])
+    state, memory = whole.states[-2], whole.memories[-2]
+    resumed = play(PROTOCOL, blobs(), MODEL, adversaries=[listening()], state=state, memory=memory)
+    elsewhere = play(PROTOCOL, blobs(), MODEL, adversaries=[listening()], chunk_bytes=1, processes=2)
+    assert encode(resumed.ring.memory) == encode(whole.ring.memory)
+    heard, same = (done.ring.memory[-1][OVERHEARD][3].sent.values for done in (whole, elsewhere))
+    for name, leaf in heard.items():
+        torch.testing.assert_close(leaf, same[name])
 
 
 # -- drop-outs ------------------------------------------------------------------------------------------------------

@@ -16,7 +16,9 @@ from tests.ring import Play, blobs, play
 from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
 from coterie.attacks.base import Attack
 from coterie.attacks.canaries import CanaryTest
+from coterie.attacks.cgan import CganReconstruction, eavesdropper
 from coterie.attacks.distance_geometry import RECORD, DistanceGeometry, Seen
+from coterie.attacks.inversion import GradientInversion
 from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
 from coterie.attacks.profiling import IdentityProfiling, SensitivityProfiling
 from coterie.attacks.property import PassiveProperty, property_threat
@@ -31,13 +33,15 @@ from coterie.attacks.reconstruction import (
 from coterie.attacks.shadows import Asked, Rehearsed, Seat, ShadowMembership
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
-from coterie.data.federation import Examples, Federation
+from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.property import PropertySplit
+from coterie.data.sources.embedded import Digits
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
 from coterie.flow.simulate import AnyFederation
 from coterie.learn.clusters.lloyd import Points
+from coterie.learn.generative.duel import Bout
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
@@ -54,6 +58,7 @@ from coterie.wire.view import ThreatModel
 NOBODY = ThreatModel("nobody", clients=frozenset({99}))
 SERVER = ThreatModel("curious server", server=True)
 SMALL, STEPS = Dense((4, 6, 3)), Local(steps=3, batch_size=4, lr=0.3)
+DIGITS = Dense((64, 10))
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,12 @@ NOISE = dict.fromkeys(LLOYD.releases(), 0.5)
 ONE_CLIENT = ThreatModel("client 1", clients=frozenset({1}))
 
 
+def drawn_digits() -> Federation:
+    """Three clients with pictures of digits."""
+    rows, groups = torch.arange(90).reshape(3, 30), torch.zeros(3, dtype=torch.int64)
+    return Federation(Digits().load(), Shards.of(list(rows)), Shards.of([torch.arange(100, 110)] * 3), groups)
+
+
 def _examples(federation: Federation, client: int) -> Examples:
     return federation.examples.take(federation.train[client])
 
@@ -105,6 +116,11 @@ def raids() -> Mapping[str, Raid]:
     apart = by_columns()
     twenty = apart.examples.take(torch.arange(20))
     aligned = Auxiliary(replace(twenty, tags={RECORD: torch.arange(20)}))
+    pictures, one = drawn_digits(), Local(steps=1, batch_size=1, lr=0.1)
+    spy = Auxiliary(_examples(pictures, 0))
+    drawing = CganReconstruction(
+        eavesdropper(0, 1, 0.5), 1, DIGITS, STEPS, spy, Bout(steps=2, batch=8), width=4, each=2
+    )
     return {
         "passive property": Raid(
             PassiveProperty(imitation, ours, warmup=4, trees=10), averaging, marked, MODEL, auxiliary=known
@@ -144,6 +160,14 @@ def raids() -> Mapping[str, Raid]:
         "canary test": Raid(
             CanaryTest(Seat.UPLOADS, SMALL, every), profiled, rows, SMALL, auxiliary=Auxiliary(first.take(every))
         ),
+        "gradient inversion": Raid(
+            GradientInversion(DIGITS, one, (1, 8, 8), iterations=5),
+            FedAvg(rounds=1, local=one),
+            pictures,
+            DIGITS,
+            poorer=(ONE_CLIENT,),
+        ),
+        "conditional GAN": Raid(drawing, FedAvg(rounds=4, local=STEPS), pictures, DIGITS),
         "cost test": Raid(CostTest(POINTS[0]), LLOYD, rows),
         "shadow test": Raid(ShadowTest(POINTS[0], shadows, shadows + 1), LLOYD, rows),
         "sums test": Raid(

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from tests.laws.members import MEMBERS, Member
 
+from coterie.defences.adaptive_ldp import AdaptiveLdp, Budget, PlainLdp
 from coterie.defences.authenticated import Authenticated
 from coterie.defences.blinding import Blinding
+from coterie.defences.clipped_ldp import ClippedLdp
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.noisy_sums.central import CentralNoise
@@ -25,6 +27,7 @@ from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
 from coterie.flow.stack import Stack
+from coterie.learn.generative.duel import Bout
 from coterie.seal.mock import MockCipher
 
 PRESENT = 6  # clients of the members' federation that have data and are there from the start
@@ -86,6 +89,14 @@ DEFENCES = {
         lambda _: Mingling(smallest=Smallest(1)),
         lambda _: Mingling(cipher=MockCipher()),
         to_the_grid=True,
+    ),
+    "adaptive LDP": Shield(
+        lambda _: AdaptiveLdp(Budget(2.0, 1.0, 4), similar=-1.0, bout=Bout(steps=1, batch=4)),
+        lambda _: AdaptiveLdp(probability=0.0, high=0.0, medium=0.0),
+    ),
+    "plain LDP": Shield(lambda _: PlainLdp(), lambda _: PlainLdp(sensitivity=0.0)),
+    "clipped LDP": Shield(
+        lambda _: ClippedLdp(1.0, 2.0, Budget(2.0, 1.0, 4), lighter=0.5), lambda _: ClippedLdp(math.inf, 0.0)
     ),
     "stack": Shield(
         lambda _: Stack(DpSgd(0.5, 0.3), L2(0.1)), lambda _: Stack(DpSgd(math.inf, 0.0), L2(0.0), Dropout(0.0))

@@ -43,6 +43,9 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "dropout": {"rate": 0.2},
     "l2": {"penalty": 0.01},
     "dpsgd": {"clip": 1.0, "noise_multiplier": 8.0},  # the less noise there is, the longer the accountant takes
+    "adaptive_ldp": {"bout": {"steps": 1, "batch": 4}},
+    "plain_ldp": {},
+    "clipped_ldp": {"noise_multiplier": 8.0},
     "mingling": {"cipher": "mock", "exact": True},
     "secure_sums": {},
     "noisy_sums": {"added_by": "shared"},

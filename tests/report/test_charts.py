@@ -19,6 +19,7 @@ from coterie.measure.intervals import Interval
 from coterie.measure.roc import MOST_POINTS, Curve
 from coterie.report import charts
 from coterie.report.looks import COLOURS, SHAPES, shape, slots_in, slots_of
+from coterie.report.radar import radar
 from coterie.report.scales import Scale, domain, tick_labels, ticks
 from coterie.report.terminal import HEAT
 from coterie.report.values import HEAT_LEVELS, heat_level, number, power, seconds, size
@@ -305,3 +306,11 @@ def test_a_wide_interval_does_not_push_the_values_together() -> None:
     wide = charts.frontier(replace(frontier(), points=[replace(frontier().points[0], leakage=found[0])]), {})
     ends = [float(number) for path in paths(wide, "whisker") for number in re.findall(r"[\d.-]+", path)[1::2]]
     assert all(14 <= end <= 294 for end in ends)  # within the plot
+
+
+def test_a_radar_has_a_spoke_a_measure_and_a_closed_line_a_series() -> None:
+    chart = Chart("Three", "", "", "", [Series("one", [0, 1, 2], [1.0, 0.5, 0.0])], "radar", spokes=("a", "b", "c"))
+    drawn = str(radar(chart, {}))
+    assert drawn.count('class="tick"') == 3
+    assert "b: 0.500" in drawn
+    assert "M180.0 60.0L" in drawn  # all of the first measure: straight up, to the rim

@@ -9,6 +9,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from torch import Tensor
+
 from coterie.data.auxiliary import Auxiliary
 from coterie.rng import Rng
 from coterie.wire.codec import Memory
@@ -52,3 +54,10 @@ class Attributions:
     """One label out of several for each of several questions, such as a client's favourite class."""
 
     labels: Mapping[Hashable, int]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Several pictures for each of several questions: of a class as a client has it, or of the batch that it used."""
+
+    of: Mapping[Hashable, Tensor]  # each (pictures, channels, rows, columns)

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy, one_hot
 
 from coterie.attacks.property import Known, PassiveProperty
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, require
-from coterie.learn.models.model import Model, ModuleModel, built, seeded
+from coterie.learn.models.model import Model, outputs, seeded
 from coterie.learn.params import Params, map_leaves, pick
 from coterie.rng import Rng
 from coterie.wire.codec import Memory
@@ -115,13 +114,6 @@ def head_names(params: Params, classes: int) -> tuple[str, str | None]:
         f"model leaves={list(params)} have no dense layer with {classes} outputs at the end, to which a second head "
         "could be attached; the active attack needs one"
     )
-
-
-def outputs(model: Model, params: Params, x: Tensor, training: bool = False) -> Tensor:
-    """The model's outputs, to be differentiated; its last layer may be wider than it was built."""
-    if isinstance(model, ModuleModel):
-        return functional_call(built(model).train(training), dict(params), (x,))  # type: ignore[no-any-return]
-    return model.logits(params, x)
 
 
 def hidden_values(model: Model, params: Params, weight: str, bias: str | None, x: Tensor) -> Tensor:

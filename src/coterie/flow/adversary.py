@@ -14,8 +14,8 @@ import torch
 from coterie.errors import InvalidInput
 from coterie.rng import Rng
 from coterie.wire.codec import Memory
-from coterie.wire.messages import Contributions, Down, Message, Published
-from coterie.wire.view import ThreatModel, View
+from coterie.wire.messages import Contributions, Down, Message, Published, Up
+from coterie.wire.view import OVERHEARD, ThreatModel, View, overheard
 
 
 class Adversary(Protocol):
@@ -28,7 +28,8 @@ class Insider(Adversary, Protocol):
     """It is a client (or several): it answers in place of its own, before their guard seals what they send.
 
     ``asked`` holds the models as its clients opened them. ``memory`` is what it has learnt so far, saved and resumed
-    like any client's.
+    like any client's. If it taps links as well, ``memory[OVERHEARD]`` has the last upload of each client on them, as
+    far as its threat model reads it.
     """
 
     def answer(self, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions: ...
@@ -96,6 +97,17 @@ def replaced(
             streams = rng.child("adversary", insider.threat.name, "round", asked.round, "kind", str(asked.kind))
             honest = honest.put(mine, insider.answer(_given(asked, mine), honest.pick(mine), memory, streams))
     return honest
+
+
+def overhear(insider: Insider, sent: Sequence[Up], memory: Memory) -> Memory:
+    """What it remembers after these answers have passed: of each client whose link it taps, the last one."""
+    heard = dict(memory.get(OVERHEARD, {}))
+    for up in sent:
+        for position, client in enumerate(up.clients.tolist()):
+            if client in insider.threat.taps and not up.kind.part:
+                alone = up.pick(torch.tensor([position]))
+                heard[client] = replace(alone, sent=overheard(insider.threat, alone.sent))
+    return {**memory, OVERHEARD: heard} if heard else memory
 
 
 def _given(asked: Down, mine: torch.Tensor) -> Down:

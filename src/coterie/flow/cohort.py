@@ -67,6 +67,14 @@ class Cohort:
         kept = [memory.get(name, row) for memory, row in zip(self.memory, otherwise, strict=True)]
         return torch.stack(kept) if kept else otherwise
 
+    def updates(self, sent: Params, membership: Tensor) -> dict[str, Tensor]:
+        """(clients, slots | 1, ...): how far each moved from what it was given, for what is to leave it."""
+        chosen = membership.argmax(1)
+        return {
+            name: leaf - (self.given[name] if leaf.shape[1] > 1 else self.given[name][chosen].unsqueeze(1))
+            for name, leaf in sent.items()
+        }
+
     # -- who is here ---------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:

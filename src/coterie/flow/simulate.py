@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation, VerticalFederation
+from coterie.flow.adversary import overhear
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
 from coterie.flow.protocol import Population
@@ -88,8 +89,19 @@ class Simulator:
         order = self.side.opened(asked, Turn(asked.round, self.roots, asked.kind))
         chunks = self._chunks(order)
         orders = ((order.pick(chunk), *self._memories(order.clients[chunk].tolist())) for chunk in chunks)
+        passed: list[Up] = []
         for answer in self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders):
+            passed += self._tapped(answer.up)
             yield from self.take(asked, answer)
+        for number, insider in enumerate(self.side.insiders):  # when all have answered, whatever ran in parallel
+            if insider.threat.taps and passed:
+                self.memory[-1 - number] = overhear(insider, passed, self.memory.get(-1 - number, {}))
+
+    def _tapped(self, up: Up) -> list[Up]:
+        """What of this answer some insider hears on its way."""
+        taps = frozenset(client for insider in self.side.insiders for client in insider.threat.taps)
+        here = [position for position, client in enumerate(up.clients.tolist()) if client in taps]
+        return [up.pick(torch.tensor(here))] if here else []
 
     def take(self, asked: Down, answer: Answer) -> Iterator[Up]:
         """What leaves of an answer; what stays with its clients is remembered."""

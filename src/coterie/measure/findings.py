@@ -214,9 +214,10 @@ class Chart:
     x_label: str
     y_label: str
     series: Sequence[Series]
-    kind: str = "line"  # or "scatter"
+    kind: str = "line"  # or "scatter", or "radar"
     reference: tuple[str, float] | None = None  # a horizontal line, such as chance
     family: str = ""
+    spokes: Sequence[str] = ()  # of a radar: what its values are of, each in 0..1
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from functools import cached_property
 from scipy.stats import norm, t
 
 from coterie.errors import InvalidInput, require
-from coterie.measure.findings import Chart
+from coterie.measure.findings import Chart, Gallery
 from coterie.measure.intervals import CONFIDENCE, Interval
 from coterie.measure.judge import t_interval
 
@@ -256,4 +256,4 @@ class Reproduction:
     scale: str = ""
     differs: str = ""
     unit: str = ""
-    charts: Sequence[Chart] = ()
+    charts: Sequence[Chart | Gallery] = ()

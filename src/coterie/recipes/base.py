@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coterie.data.sources.base import Source
 from coterie.errors import InvalidInput, nearest
-from coterie.measure.findings import Chart
+from coterie.measure.findings import Chart, Gallery
 from coterie.measure.reproduced import Claim, Reproduction, Row, Rows
 from coterie.recipes.settings import Settings
 from coterie.run.jobs import Job, Kept, Progress, Result, run_jobs
@@ -28,7 +28,7 @@ class Recipe:
     differs: str = ""  # where it departs from the paper, for its output
     unit: str = ""
     shares: str = ""  # a name under which tables that use the same runs keep them together
-    charts: Callable[[Settings, Mapping[str, Result]], Sequence[Chart]] = lambda settings, results: ()
+    charts: Callable[[Settings, Mapping[str, Result]], Sequence[Chart | Gallery]] = lambda settings, results: ()
     takes: frozenset[str] = (
         frozenset()
     )  # which of the settings it knows that not every recipe does: AS_PUBLISHED, ROUNDS

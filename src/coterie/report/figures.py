@@ -14,6 +14,7 @@ from coterie.report.charts import looks_of, number_or_whole
 from coterie.report.looks import Slots, reference_swatch, slots_in, slots_of, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, measured, row, section, table
+from coterie.report.radar import radar
 from coterie.report.values import capital, defence_name, number, seconds
 
 PNG = "iVBORw0KGgo"  # how every PNG file begins, in base64
@@ -134,9 +135,10 @@ def curves(shown: Sequence[Chart], slots: Slots) -> Html | None:
     return section("curves", "Curves and plots", "", *blocks, needs="figure")
 
 
-def drawn(found: Sequence[Chart]) -> Html | None:
-    """Charts that stand with a table."""
-    return element("div", *[_plot(chart, slots_of(())) for chart in found], class_="figures") if found else None
+def drawn(found: Sequence[Chart | Gallery]) -> Html | None:
+    """Charts and pictures that stand with a table."""
+    shown = [_gallery(one) if isinstance(one, Gallery) else _plot(one, slots_of(())) for one in found]
+    return element("div", *shown, class_="figures") if found else None
 
 
 def _plot(chart: Chart, slots: Slots) -> Html:
@@ -144,7 +146,7 @@ def _plot(chart: Chart, slots: Slots) -> Html:
     legend = [
         Entry(name, slot, filtered=name in slots) for name, slot in zip(names, slots_in(names, slots), strict=True)
     ]
-    draw = charts.scatter if chart.kind == "scatter" else charts.line
+    draw = {"scatter": charts.scatter, "radar": radar}.get(chart.kind, charts.line)
     return _figure(
         chart.title,
         chart.caption,
@@ -159,7 +161,7 @@ def _plot(chart: Chart, slots: Slots) -> Html:
 
 def _values(chart: Chart) -> Html | None:
     """A line chart's numbers as a table; points of a scatter plot say nothing one by one."""
-    if chart.kind == "scatter":
+    if chart.kind != "line":
         return None
     places = sorted({x for one in chart.series for x in one.x if math.isfinite(x)})
     if not places or len(places) > LONGEST_TABLE:

@@ -14,6 +14,9 @@ from torch import Tensor
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.wire.messages import BEFORE, TRAIN, Contributions, Down, Kind, Message, Params, Published, Up
 
+OVERHEARD = "overheard"
+"""Where an insider that also taps links finds, in its memory, what passed on them last: an ``Up`` of each client."""
+
 
 class Entries(Enum):
     """Which entries of a tapped upload are read, where it is not all of them."""
@@ -148,7 +151,7 @@ class View:
         for message in self._all(round, kind, down=False):
             positions = self.threat.positions(message)
             if isinstance(message, Up) and len(positions):
-                parts.append(self._masked(message.sent.pick(positions)))
+                parts.append(overheard(self.threat, message.sent.pick(positions)))
         if not parts:
             raise NotPermitted(
                 f"{self.threat.name} sees nothing that clients sent in round {round}; "
@@ -179,23 +182,23 @@ class View:
             raise InvalidInput(f"key {name!r} does not exist in this federation; it has {sorted(self._keys)}")
         return self._keys[name]
 
-    def _masked(self, sent: Contributions) -> Contributions:
-        """Of links that are only tapped, the share of the model that is read, and nothing else."""
-        threat = self.threat
-        if threat.share >= 1 or threat.server:
-            return sent
-        tapped = torch.tensor([client not in threat.clients for client in sent.ids.tolist()])
-        if not bool(tapped.any()):
-            return sent
-        read = threat.reads({name: leaf[0] for name, leaf in sent.values.items()})
-        values = {}
-        for name, leaf in sent.values.items():
-            hidden = tapped.view(-1, *[1] * (leaf.dim() - 1)) & ~read[name]
-            readable = leaf if leaf.is_floating_point() else leaf.double()  # whole numbers have no NaN
-            values[name] = readable.masked_fill(hidden, torch.nan)
-        weights = sent.weights.masked_fill(tapped, torch.nan)
-        membership = sent.membership.masked_fill(tapped.unsqueeze(1), torch.nan)
-        return replace(sent, values=values, weights=weights, membership=membership, sealed={}, notes=())
-
     def _all(self, round: int, kind: Kind | str, down: bool) -> list[Message]:
         return [load() for load in self._index.get((round, Kind.of(kind), down), ())]
+
+
+def overheard(threat: ThreatModel, sent: Contributions) -> Contributions:
+    """Of links that are only tapped, the share of the model that is read, and nothing else."""
+    if threat.share >= 1 or threat.server:
+        return sent
+    tapped = torch.tensor([client not in threat.clients for client in sent.ids.tolist()])
+    if not bool(tapped.any()):
+        return sent
+    read = threat.reads({name: leaf[0] for name, leaf in sent.values.items()})
+    values = {}
+    for name, leaf in sent.values.items():
+        hidden = tapped.view(-1, *[1] * (leaf.dim() - 1)) & ~read[name]
+        readable = leaf if leaf.is_floating_point() else leaf.double()  # whole numbers have no NaN
+        values[name] = readable.masked_fill(hidden, torch.nan)
+    weights = sent.weights.masked_fill(tapped, torch.nan)
+    membership = sent.membership.masked_fill(tapped.unsqueeze(1), torch.nan)
+    return replace(sent, values=values, weights=weights, membership=membership, sealed={}, notes=())

@@ -112,6 +112,33 @@ class FaceCnn(_Sized):
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class StridedCnn(_Sized):
+    """Three convolutions of stride 2 (32, 64, 128), pooling and two dense layers of 256, all leaky (paper 004).
+
+    ``width`` is that of the first. Nothing in it is flat for long, so it can be differentiated twice: what inverts
+    gradients, or trains a generator against it, finds it easier than the others.
+    """
+
+    width: int = 32
+
+    def build(self) -> nn.Module:
+        channels, height, width = self.shape
+        first, hidden = self.width, 8 * self.width
+        left = [-(-side // 8) for side in (height, width)]  # what three strides of 2 leave
+        pool = 2 if min(left) > 1 else 1
+        flat = 4 * first * (left[0] // pool) * (left[1] // pool)
+        return _PixelsFirst(
+            nn.Conv2d(channels, first, 3, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(first, 2 * first, 3, 2, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * first, 4 * first, 3, 2, 1), nn.LeakyReLU(0.2), nn.MaxPool2d(pool),
+            nn.Flatten(), nn.Dropout(self.dropout),
+            nn.Linear(flat, hidden), nn.LeakyReLU(0.2), nn.Dropout(self.dropout),
+            nn.Linear(hidden, hidden), nn.LeakyReLU(0.2),
+            nn.Linear(hidden, self.classes),
+        )  # fmt: skip
+
+
 class _Block(nn.Module):
     """A residual block with GroupNorm: its statistics are the example's own, so clients can be averaged."""
 

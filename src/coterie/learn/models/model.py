@@ -241,6 +241,13 @@ def built(model: ModuleModel) -> nn.Module:
         return model.build()
 
 
+def outputs(model: Model, params: Params, x: Tensor, training: bool = False) -> Tensor:
+    """The model's outputs, to be differentiated, by inputs too; its last layer may be wider than it was built."""
+    if isinstance(model, ModuleModel):
+        return functional_call(built(model).train(training), dict(params), (x,))  # type: ignore[no-any-return]
+    return model.logits(params, x)
+
+
 def check_module(module: nn.Module) -> None:
     """Raise for what cannot be averaged over clients, or cannot be trained here."""
     for name, part in module.named_modules():

@@ -1,0 +1,136 @@
+"""Layer-wise noise on the client with a proof: paper 004's defence as far as local differential privacy allows it.
+
+Each client clips its whole update, adds discrete Gaussian noise from secrets, and sends the sum: whatever it holds,
+what leaves it looks almost the same. What it keeps of the paper is the decay of the budget, which is known before the
+run, and noise that is stronger on some layers: leaves are scaled by public constants before they are clipped and scaled
+back afterwards, which costs nothing. What it cannot keep is noise whose amount depends on accuracy and similarity:
+these are looked up in the data, and whoever sees how noisy an upload is would learn of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent
+
+from coterie.defences.adaptive_ldp import UPLOADS, Budget, Layers, strengths
+from coterie.errors import require
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Defence
+from coterie.flow.protocol import AnyProtocol
+from coterie.learn.params import Layout, flatten, pick
+from coterie.learn.whole import SINGLE_UNITS, step_of, whole_rows
+from coterie.privacy.accounting import guarantee_of
+from coterie.privacy.grid import NoiseGrid, least_units
+from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
+from coterie.privacy.ledger import Spend
+from coterie.privacy.noise import LEVELS, DiscreteGaussian
+from coterie.wire.messages import Contributions
+
+ENTRIES = 1 << 32
+"""More parameters than a model here can have: how far a draw is from what it is priced as, is charged so often."""
+
+LONGEST = 1 << 26  # entries of an update: the grid must not depend on the model, or the forecast would
+
+
+@lru_cache(maxsize=256)
+def grid_of(multiplier: float) -> NoiseGrid:
+    return NoiseGrid.planned(multiplier, SINGLE_UNITS, least_units(LONGEST))
+
+
+@dataclass(frozen=True)
+class ClippedNoise(ClientGuard):
+    how: ClippedLdp
+
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        how, turn = self.how, cohort.turn
+        if turn.kind.name not in UPLOADS or how.is_neutral:
+            return sent
+        updates = cohort.updates(sent.values, sent.membership)
+        parts = strengths(pick(cohort.given, 0), how.layers, how.lighter)
+        layout = Layout.of(updates, leading=1)
+        scales = torch.cat([torch.full((layout.shapes[name].numel(),), 1 / parts[name]) for name in updates])
+        rows = flatten(updates).double() * scales
+        multiplier = how.multiplier_at(turn.round)
+        if multiplier:
+            grid = grid_of(multiplier)
+            whole = whole_rows(rows, how.clip, grid.units).numpy()
+            step = step_of(how.clip, grid.units, layout.length, torch.float64)
+            drawn = [
+                grid.values(grid.noised(row, turn.secrets(client, "clipped ldp")), step)
+                for client, row in zip(sent.ids.tolist(), whole, strict=True)
+            ]
+            moved, spent = torch.from_numpy(np.stack(drawn)), grid.multiplier
+        else:
+            norms = rows.norm(dim=1, keepdim=True)
+            moved, spent = rows * (how.clip / norms).clamp_max(1.0), 0.0
+        turn.ledger.spend(Spend("clipped ldp", spent), sent.ids.tolist())
+        back = layout.unflatten(moved / scales)
+        values = {name: (leaf - updates[name] + back[name]).to(leaf.dtype) for name, leaf in sent.values.items()}
+        return replace(sent, values=values, weights=torch.ones(len(sent)))
+
+
+@dataclass(frozen=True)
+class ClippedLdp(Defence):
+    """``noise_multiplier`` is the noise's deviation over ``clip`` in the first round; it grows as the budget decays.
+
+    ``clip=math.inf, noise_multiplier=0`` is neutral. Every client counts the same: how much it holds is its secret too.
+    """
+
+    clip: float = 1.0
+    noise_multiplier: float = 1.0
+    budget: Budget = field(default_factory=lambda: Budget(1.0, 1.0))
+    layers: Layers = Layers.DEEP
+    lighter: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.clip > 0, "clip", self.clip, "must be positive; to switch clipping off, pass clip=math.inf")
+        require(self.noise_multiplier >= 0, "noise_multiplier", self.noise_multiplier, "must not be negative")
+        require(0 < self.lighter <= 1, "lighter", self.lighter, "must lie in (0, 1]")
+        require(
+            self.noise_multiplier == 0 or math.isfinite(self.clip),
+            "clip",
+            self.clip,
+            "must be finite where noise is added: the noise is scaled to it",
+        )
+
+    @property
+    def is_neutral(self) -> bool:
+        return math.isinf(self.clip)
+
+    def multiplier_at(self, round: int) -> float:
+        return self.noise_multiplier * self.budget.start / self.budget.at(round)
+
+    @property
+    def client(self) -> ClientGuard:
+        return ClippedNoise(self)
+
+    def fits(self, protocol: AnyProtocol) -> str:
+        if not protocol.trains or getattr(protocol, "average_gradients", False):
+            return "clients send no models whose updates could be clipped"
+        reveals = getattr(protocol, "reveals", "")
+        return f"beside its update a client reveals {reveals}, on which this puts no noise" if reveals else ""
+
+    def events(self, run: RunFacts) -> Sequence[DpEvent]:
+        """Of a client that is asked in every round, and placed with the least noise there is."""
+        trainings = max((sum(pool.trainings for pool in exposure) for exposure in run.exposures), default=0)
+        asked = [*range(min(run.rounds, trainings)), *[0] * max(0, trainings - run.rounds)]
+        return [GaussianDpEvent(self._told(round)) for round in asked]
+
+    def _told(self, round: int) -> float:
+        multiplier = self.multiplier_at(round)
+        return grid_of(multiplier).multiplier if multiplier else 0.0
+
+    def guarantee(self, run: RunFacts) -> Guarantee:
+        """Of all that a client holds, replaced by anything else, against everybody who sees what it sends."""
+        events = self.events(run)
+        ripple = ENTRIES * len(events) * NoiseGrid(1, 1, DiscreteGaussian(LEVELS)).ripple
+        trust = Trust.LOCAL_NOISE
+        found = guarantee_of(events, run.delta, Level.CLIENT, trust, self.clip, Neighbours.REPLACE, ripple)
+        everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
+        return replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
