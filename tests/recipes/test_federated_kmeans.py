@@ -88,7 +88,7 @@ def test_membership_scores_become_rows_with_named_values() -> None:
     score = {"auc": [0.6, 0.5, 0.7], "tpr at 1 %": 0.03, "tpr at 0.1 %": None, "epsilon": 0.4}
     settings = Settings(seeds=(0, 1))
     results = {
-        job.key: {"claim": job.arguments["epsilon"] or math.inf, "sums": score}
+        job.key: {"claim": job.arguments.get("epsilon", 1.0) or math.inf, "sums": score}
         for job in OURS["Sec 5.3"].jobs(settings)
     }
     rows = OURS["Sec 5.3"].shown(settings, results).rows
@@ -96,7 +96,7 @@ def test_membership_scores_become_rows_with_named_values() -> None:
     assert {name: value.value for name, value in area.values.items()} == {"TPR at 1 % FPR": 0.03}
     assert area.note == "too few runs to see 0.1 %"
     assert rows[HALF.key.but(test="sums", measure="epsilon")].values[CLAIMED].value == 1.0
-    assert len(rows) == 4 + 3  # without noise nothing is claimed
+    assert len(rows) == 5 + 4  # without noise nothing is claimed
 
 
 def test_census_jobs_say_what_they_need() -> None:

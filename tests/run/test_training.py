@@ -265,7 +265,7 @@ def test_noise_that_may_be_out_is_not_drawn_again(tmp_path: Path) -> None:
 
 
 def test_a_ledger_composes_over_runs_and_refuses() -> None:
-    protocol = FedEM(rounds=2, local=replace(LOCAL, poisson=True), components=2)
+    protocol = FedAvg(rounds=2, local=replace(LOCAL, poisson=True))
     book = Ledger(limit=20.0, delta=1e-5)
     done = train(protocol, FEDERATION, Dense((4, 3)), seed=None, defence=DpSgd(1.0, 3.0), ledger=book)
     assert not done.simulated

@@ -148,7 +148,7 @@ def discrete_laplace(count: int, scale: float, secrets: Secrets) -> NDArray[np.i
 # -- the table --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Table:
     """The distribution function at -reach .. reach - 1 in units of 2^-128, and what each cell of 2^-16 settles."""
 
@@ -158,6 +158,10 @@ class Table:
     cells: NDArray[np.int16]
     firsts: NDArray[np.int32]  # how many bounds lie below each cell
     crowded: NDArray[np.bool_]  # where more than one lies in it
+
+    def singles(self, power: int) -> NDArray[np.float32]:
+        """``cells`` times RADIX^power in single precision; not a number where they do not settle the draw."""
+        return _singles(self, power)
 
     def settle(self, cells: NDArray[np.uint16], rest: Keystream) -> NDArray[np.int16]:
         """Draws whose first 16 bits are these, from further bits."""
@@ -189,6 +193,11 @@ class Table:
         if abs(value) == self.reach or any(abs(bound - drawn) <= 1 for bound in near):
             return settled_exactly(self.reach // REACH, drawn, TABLE_BITS, lambda: int(rest.words(1)[0]))
         return value
+
+
+@lru_cache(maxsize=16)
+def _singles(table: Table, power: int) -> NDArray[np.float32]:
+    return np.where(table.cells == _HARD, np.nan, table.cells * float(RADIX**power)).astype(np.float32)
 
 
 def settled_exactly(sigma: int, drawn: int, bits: int, more: Callable[[], int]) -> int:
@@ -259,35 +268,47 @@ class Sampler:
         self._cells, self._rest = secrets.child("cells").stream(), secrets.child("rest").stream()
         self._raw = np.empty(2 * levels * len(buffer) + Keystream.SPARE + 1, dtype=np.uint8)
         self._drawn = np.empty(levels * len(buffer), dtype=np.int16)
-        self._floats = np.empty(0, dtype=np.float32)
+        self._floats: NDArray[np.float32] | None = None
 
     def next(self, count: int) -> NDArray[np.signedinteger]:
         """The next so many draws, in a buffer that the call after this one overwrites."""
-        total, (coarsest, *finer) = self._total[:count], self._digits(count)
-        total[:] = coarsest
-        for level in finer:
-            total *= RADIX
-            total += level
-        return total
+        return self._joined(self._settled(self._next_cells(count), self._drawn), self._total[:count])
 
     def add_to(self, total: NDArray[np.float32]) -> None:
         """The next draws on whole numbers (length,) in single precision, in place: below 2^24 these add exactly."""
         require(self._levels <= SINGLE_LEVELS, "levels", self._levels, f"must be at most {SINGLE_LEVELS}")
+        if self._floats is None:
+            self._floats = np.empty((2, len(self._total)), dtype=np.float32)
         for start in range(0, len(total), len(self._total)):
             part = total[start : start + len(self._total)]
-            *coarser, finest = self._digits(len(part))
-            part += finest
-            if len(self._floats) < len(part):
-                self._floats = np.empty(len(self._total), dtype=np.float32)
-            for power, level in enumerate(reversed(coarser), 1):
-                part += np.multiply(level, np.float32(RADIX**power), out=self._floats[: len(part)])
+            cells, (noise, level) = self._next_cells(len(part)), self._floats[:, : len(part)]
+            self._table.singles(0).take(cells[-1], out=noise, mode="wrap")
+            for power in range(1, self._levels):
+                noise += self._table.singles(power).take(cells[-1 - power], out=level, mode="wrap")
+            hard = np.flatnonzero(np.isnan(noise))
+            noise[hard] = self._joined(self._settled(cells[:, hard]), np.empty(len(hard), dtype=np.int32))
+            part += noise
 
-    def _digits(self, count: int) -> NDArray[np.int16]:
-        """(levels, count), the coarsest first."""
-        size = self._levels * count
-        drawn, cells = self._drawn[:size], self._raw[: 2 * size].view("<u2")
-        self._cells.fill(self._raw, 2 * size)
-        self._table.cells.take(cells, out=drawn, mode="wrap")
+    def _next_cells(self, count: int) -> NDArray[np.uint16]:
+        """The next 16 bits of each draw and level, (levels, count)."""
+        size = 2 * self._levels * count
+        self._cells.fill(self._raw, size)
+        found: NDArray[np.uint16] = self._raw[:size].view("<u2").reshape(self._levels, count)
+        return found
+
+    def _settled(self, cells: NDArray[np.uint16], out: NDArray[np.int16] | None = None) -> NDArray[np.int16]:
+        """The digits, (levels, count), the coarsest first."""
+        flat = cells.reshape(-1)
+        drawn = np.empty(len(flat), dtype=np.int16) if out is None else out[: len(flat)]
+        self._table.cells.take(flat, out=drawn, mode="wrap")
         hard = np.flatnonzero(drawn == _HARD)
-        drawn[hard] = self._table.settle(cells[hard], self._rest)
-        return drawn.reshape(self._levels, count)
+        drawn[hard] = self._table.settle(flat[hard], self._rest)
+        return drawn.reshape(cells.shape)
+
+    @staticmethod
+    def _joined(digits: NDArray[np.int16], out: NDArray[np.signedinteger]) -> NDArray[np.signedinteger]:
+        out[:] = digits[0]
+        for level in digits[1:]:
+            out *= RADIX
+            out += level
+        return out

@@ -58,7 +58,7 @@ class PublishedNoise(NoisySums):
             if leaf in ("weights", "counts"):
                 laplace[name] = 1 / (WEIGHTS if leaf == "weights" else COUNTS)
                 stated.append(LaplaceDpEvent(laplace[name]))
-            else:
+            elif leaf in ("outer", "sums"):  # it releases nothing else, and does not fit what does
                 sigma = float(dp_accounting.get_sigma_gaussian(OUTER if leaf == "outer" else SUMS, delta))
                 noise[name] = sigma / bound if leaf == "outer" else sigma
                 stated.append(GaussianDpEvent(sigma))
