@@ -21,7 +21,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 _HOMES = {
     "coterie.attacks.acquisition": ("ModelAcquisition",),
     "coterie.attacks.distance_geometry": ("DistanceGeometry",),
-    "coterie.attacks.profiling": ("IdentityProfiling", "SensitivityProfiling"),
+    "coterie.attacks.placing": ("Placing",),
+    "coterie.attacks.profiling": ("IdentityProfiling",),
+    "coterie.attacks.profiling_by_model": ("SensitivityProfiling",),
     "coterie.attacks.property": ("PassiveProperty",),
     "coterie.attacks.property_active": ("ActiveProperty",),
     "coterie.attacks.updates": ("Imitation",),

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 from tests.ring import digits, play
 from torch import Tensor
 
-from coterie.attacks.profiling import (
-    CURIOUS_SERVER,
-    IdentityProfiling,
-    Rankings,
-    SensitivityProfiling,
-    colluding_server,
-    published_sizes,
-)
+from coterie.attacks.profiling import CURIOUS_SERVER, IdentityProfiling, colluding_server, published_sizes
+from coterie.attacks.profiling_by_model import Rankings, SensitivityProfiling
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.defences.mingling.defence import Mingling
@@ -126,10 +121,12 @@ def test_rounds_after_the_last_that_it_may_use_do_not_matter() -> None:
 
 # -- on trained federations ------------------------------------------------------------------------------------------
 
-FEDERATION = digits(20)
-IFCA = Ifca(rounds=4, local=Local(steps=5, batch_size=16, lr=0.2), clusters=5, candidates=10)
+FEDERATION = digits(40)
+IFCA = Ifca(rounds=4, local=Local(steps=5, batch_size=16, lr=0.2), clusters=5)
 A2 = SensitivityProfiling(Imitation(MODEL, Local(steps=5, batch_size=10, lr=0.2)), 10)
 PREFERENCES = Preferences.of(FEDERATION)
+SEEDS = (0, 1)
+MOST = 0.9  # of the clients; IFCA may put two groups in one cluster, and a model may have learnt a class late
 
 
 @pytest.fixture(scope="module")
@@ -137,75 +134,76 @@ def auxiliary() -> Auxiliary:
     return Auxiliary(FEDERATION.examples.take(FEDERATION.test.rows.unique()))
 
 
-def views(defence: Defence, keys: Any = None) -> Iterator[View]:
-    """The seed is one at which all that follows holds. It does at a third to two thirds of seeds: with so few clients
-    a draw of identity sets may be ill-conditioned, or a guess at chance be off by one client."""
+@cache
+def plain(seed: int) -> View:
+    return next(iter(views(Defence(), seed)))
+
+
+def views(defence: Defence, seed: int) -> Iterator[View]:
     tape = Tape([CURIOUS_SERVER, COLLUDING])
-    done = play(IFCA, FEDERATION, MODEL, defence=defence, tape=tape, seed=3)
-    assert done.state.round == 4
+    done = play(IFCA, FEDERATION, MODEL, defence=defence, tape=tape, seed=seed)
     for threat in (CURIOUS_SERVER, COLLUDING):
         yield done.ring.view(threat)
 
 
-def true_clusters() -> tuple[dict[int, int], Labels]:
-    """What each cluster stands for, and every client's group."""
-    plain, _ = views(Defence())
-    chosen = plain.sent(3).membership.argmax(1)
-    stands_for = {int(cluster): int(group) for cluster, group in zip(chosen, FEDERATION.groups, strict=True)}
-    return stands_for, Labels({client: int(group) for client, group in enumerate(FEDERATION.groups)}, 5)
+def truth_of(seed: int) -> Labels:
+    """Every client's cluster, by the number under which the undefended run of this seed knows it."""
+    chosen = plain(seed).sent(3).membership.argmax(1)
+    return Labels({client: int(cluster) for client, cluster in enumerate(chosen)}, 5)
 
 
-def test_both_attacks_read_ifca(auxiliary: Auxiliary) -> None:
-    view, _ = views(Defence())
-    stands_for, truth = true_clusters()
-    assert judge(IdentityProfiling(stands_for).infer(view, auxiliary, RNG), truth).score == 1.0
-    guess = A2.infer(view, auxiliary, RNG)
-    assert judge(guess, PREFERENCES).score == 1.0
-    assert judge_top_k(guess, PREFERENCES).score > 0.9
+@pytest.mark.parametrize("seed", SEEDS)
+def test_both_attacks_read_ifca(seed: int, auxiliary: Auxiliary) -> None:
+    guess = A2.infer(plain(seed), auxiliary, RNG)
+    assert judge(IdentityProfiling(SAME).infer(plain(seed), auxiliary, RNG), truth_of(seed)).score == 1.0
+    assert judge(guess, PREFERENCES).score > MOST
+    assert judge_top_k(guess, PREFERENCES).score > 0.8
 
 
 @pytest.mark.parametrize(
-    "defence",
-    [
-        Mingling(exact=False, cipher=MockCipher()),
-        Mingling(cipher=MockCipher()),
-        Mingling(),
-    ],
-    ids=["shared key", "shared key, exact", "masks"],
+    "make",
+    [lambda: Mingling(cipher=MockCipher()), lambda: Mingling(cipher=PairwiseMasks(4))],
+    ids=["shared key", "masks"],
 )
-def test_against_mingling_the_server_alone_guesses(defence: Mingling, auxiliary: Auxiliary) -> None:
-    alone, colluding = views(defence)
-    stands_for, truth = true_clusters()
-    identity = IdentityProfiling(stands_for)
-    assert judge(identity.infer(alone, auxiliary, RNG), truth).score < 0.8
-    guess = A2.infer(alone, auxiliary, RNG)
-    finding = judge(guess, PREFERENCES)
-    assert 0.2 in finding.interval  # chance
-    assert finding.chance == pytest.approx(0.2)
-    assert guess == A2.infer(alone, Auxiliary(), RNG)  # no example and no model went into it
-    shared = not isinstance(defence.cipher, PairwiseMasks)
-    with_key = IdentityProfiling(stands_for, threat=COLLUDING).infer(colluding, auxiliary, RNG)
-    opened = SensitivityProfiling(A2.imitation, 10, COLLUDING).infer(colluding, auxiliary, RNG)
-    if shared:  # one client hands over the key: both attacks are as good as on IFCA
-        assert judge(with_key, truth).score == 1.0
-        assert judge(opened, PREFERENCES).score == 1.0
-    else:  # its key opens sums, and nobody's answer
-        assert judge(with_key, truth).score < 0.8
-        assert judge(opened, PREFERENCES).score < 0.6
+def test_the_server_alone_gets_the_closed_form_and_with_a_client_what_its_key_opens(
+    make: Callable[[], Mingling], auxiliary: Auxiliary
+) -> None:
+    """Exact variants: their clients choose what IFCA's choose. Five standard deviations over all clients and seeds."""
+    named, ranked, units = 0.0, 0.0, len(SEEDS) * 40
+    for seed in SEEDS:
+        alone, colluding = views(make(), seed)
+        named += judge(IdentityProfiling(SAME).infer(alone, auxiliary, RNG.child(seed)), truth_of(seed)).score * 40
+        guess = A2.infer(alone, Auxiliary(), RNG.child(seed))  # no example and no model go into it
+        ranked += judge(guess, PREFERENCES).score * 40
+        with_key = IdentityProfiling(SAME, threat=COLLUDING).infer(colluding, auxiliary, RNG.child(seed))
+        opened = judge(with_key, truth_of(seed)).score
+        models = SensitivityProfiling(A2.imitation, 10, COLLUDING).models(colluding, colluding.sent(3))
+        if isinstance(make().cipher, PairwiseMasks):  # its key opens sums, and nobody's answer
+            assert models is None
+            assert opened < 0.8
+        else:  # one client hands over the key: as on IFCA
+            assert models is not None
+            assert opened == 1.0
+    blind = TagRule(5, 0.5, 2, partition=True).blind_guess()
+    assert abs(named / units - blind) < bound(blind, units)
+    assert abs(ranked / units - 0.2) < bound(0.2, units)  # with nothing known of the clusters, by chance
 
 
-def test_with_a_client_the_server_reads_the_sizes_and_alone_it_does_not(auxiliary: Auxiliary) -> None:
-    plain, _ = views(Defence())
-    stands_for, _ = true_clusters()
-    sealed, view = views(Mingling())
+def test_sealed_models_are_ranked_by_the_clusters_that_a_client_may_be_in(auxiliary: Auxiliary) -> None:
+    """A server that knows what clusters serve does better than chance: a random draw would be no attack."""
+    alone, _ = views(Mingling(cipher=MockCipher()), 0)
+    chosen = plain(0).sent(3).membership.argmax(1)
+    serves = {int(chosen[client]): sorted(PREFERENCES.labels[client]) for client in range(40)}
+    guess = SensitivityProfiling(A2.imitation, 10, serves=serves).infer(alone, auxiliary, RNG)
+    assert judge(guess, PREFERENCES).interval.low > 0.2
+
+
+def test_with_a_client_the_server_reads_the_sizes_and_alone_it_does_not() -> None:
+    sealed, view = views(Mingling(cipher=PairwiseMasks(4)), 0)
     sizes = published_sizes(view, 2)
     assert sizes is not None
-    assert list(sizes.values()) == plain.sent(2).membership.sum(0).tolist()
+    assert list(sizes.values()) == plain(0).sent(2).membership.sum(0).tolist()
     assert published_sizes(sealed, 2) is None
-    blind, tried = (
-        IdentityProfiling(stands_for, read_sizes=read).infer(sealed, auxiliary, RNG) for read in (False, True)
-    )
-    assert blind == tried
 
 
 # -- judging ---------------------------------------------------------------------------------------------------------
@@ -227,15 +225,13 @@ def test_rankings_are_judged_by_hand() -> None:
 
 
 def test_a_missing_class_is_named(auxiliary: Auxiliary) -> None:
-    view, _ = views(Defence())
-    few = Auxiliary(auxiliary.of_class(3))
     with pytest.raises(InvalidInput, match="label=0 has no auxiliary examples"):
-        A2.infer(view, few, RNG)
+        A2.infer(plain(0), Auxiliary(auxiliary.of_class(3)), RNG)
 
 
 def test_a_client_alone_sees_no_other_s_upload() -> None:
     client = ThreatModel("client", clients=frozenset({0}))
     tape = Tape([client])
-    play(IFCA, FEDERATION, MODEL, tape=tape)
+    play(replace(IFCA, rounds=1, candidates=0), FEDERATION, MODEL, tape=tape)
     guess = IdentityProfiling(SAME, threat=client).infer(tape.view(client), Auxiliary(), RNG)
     assert guess.labels.keys() == {0}

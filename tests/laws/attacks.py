@@ -20,7 +20,9 @@ from coterie.attacks.cgan import CganReconstruction, eavesdropper
 from coterie.attacks.distance_geometry import RECORD, DistanceGeometry, Seen
 from coterie.attacks.inversion import GradientInversion
 from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
-from coterie.attacks.profiling import IdentityProfiling, SensitivityProfiling
+from coterie.attacks.placing import Placing
+from coterie.attacks.profiling import IdentityProfiling
+from coterie.attacks.profiling_by_model import SensitivityProfiling
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.property_active import ActiveProperty
 from coterie.attacks.reconstruction import (
@@ -132,6 +134,7 @@ def raids() -> Mapping[str, Raid]:
             ModelAcquisition(acquisition_threat(frozenset({6, 7}))), siege.protocol, besieged, siege.model
         ),
         "profiling by identity": Raid(IdentityProfiling({0: 0, 1: 1}), profiled, rows, SMALL, poorer=(ONE_CLIENT,)),
+        "placing": Raid(Placing({0: 0, 1: 1}), profiled, rows, SMALL, poorer=(ONE_CLIENT,)),
         "profiling by model": Raid(
             SensitivityProfiling(Imitation(SMALL, STEPS), 3),
             profiled,

@@ -81,8 +81,8 @@ DEFENCES = {
     ),
     "secure sums": Shield(lambda _: SecureSums(), lambda _: SecureSums(), to_the_grid=True),
     "mingling": Shield(
-        lambda _: Mingling(threshold=1, exact=False, cipher=MockCipher()),
-        lambda _: Mingling(rate=1e-9, threshold=1, exact=False, cipher=MockCipher()),
+        lambda _: Mingling(threshold=1, exact=False, cipher=MockCipher(), partition=False),
+        lambda _: Mingling(rate=1e-9, threshold=1, exact=False, cipher=MockCipher(), partition=False),
         to_the_grid=True,
     ),
     "exact mingling, masks": Shield(

@@ -25,6 +25,7 @@ from coterie.recipes.mingledpie.claims import (
 from coterie.recipes.mingledpie.published import TABLE_2, TABLE_3, TABLE_5
 from coterie.recipes.mingledpie.runs import costs as cost_runs
 from coterie.recipes.mingledpie.runs.attacks import profiled
+from coterie.recipes.mingledpie.runs.counting import counted
 from coterie.recipes.mingledpie.runs.training import trained, undefended
 from coterie.recipes.mingledpie.setups import EMBEDDED, SETUPS, present
 from coterie.recipes.mingledpie.tables import accuracy, attacks, costs
@@ -180,8 +181,16 @@ def test_profiling_jobs_run(method: str) -> None:
     found = profiled(EMBEDDED, method, 15, data=None, seed=0)
     assert found["A2 with a client, top-1"][0] > 90
     assert (found["A2, top-1"][0] > 90) == (method == "IFCA")
+    assert (found["placed"][0] == 100) == (method == "IFCA")
+    assert found["placed with a client"][0] == 100
     assert (found["epoch 5"][0] == 100) == (method == "IFCA")
     assert found["with a client"][0] == 100
+
+
+def test_counting_jobs_run() -> None:
+    found = counted("default", 12, 0.5, 3, seed=0)
+    assert 0 < found["alone"] <= found["units"] <= 12
+    assert found["expected"] == pytest.approx(0.3818, abs=1e-4)
 
 
 def test_cost_jobs_run() -> None:

@@ -185,7 +185,7 @@ def test_a_mock_counts_as_the_ciphertexts_for_which_it_stands(exact: bool) -> No
     """Up and down, and what goes along from the round before. The real run encodes some names besides."""
     protocol, federation = Ifca(rounds=3, local=LOCAL, clusters=3, candidates=0), blobs([12] * 12)
     mock, real = (
-        counted(protocol, federation, Mingling(rate=0.3, threshold=1, exact=exact, cipher=cipher))
+        counted(protocol, federation, Mingling(rate=0.5, threshold=1, exact=exact, cipher=cipher))
         for cipher in (MockCipher(), Ckks())
     )
     assert_counted(*real)

@@ -1,7 +1,8 @@
 """Preference profiling by a curious server (MingledPie, Zhang et al., NDSS 2025, Section III-B).
 
-A1 goes by the clusters that a client joins, A2 by its model (after Zhou et al., NDSS 2023). Both try first to open what
-the client sealed; whoever holds no key for it goes on with what is left, and with nothing left guesses at random.
+A1 goes by the clusters that a client joins: as the paper has it here, at its strongest in ``placing``. A2 goes by its
+model (``profiling_by_model``). Both try first to open what the client sealed; whoever holds no key for it goes on with
+what is left.
 """
 
 from __future__ import annotations
@@ -9,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from coterie.attacks.base import Attributions
-from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, NotPermitted, require
-from coterie.learn.params import Layout, Params, pick
 from coterie.rng import Rng
 from coterie.wire.messages import Contributions
 from coterie.wire.sealed import SEALED, SHARED_KEY
@@ -36,13 +34,6 @@ def colluding_server(client: int) -> ThreatModel:
         keys=frozenset({SHARED_KEY}),
         knows=CURIOUS_SERVER.knows,
     )
-
-
-@dataclass(frozen=True)
-class Rankings:
-    """All labels for each of several questions, the likeliest first: a client's classes, the favourite in front."""
-
-    orders: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -121,62 +112,3 @@ def published_sizes(view: View, round: int) -> dict[int, float] | None:
     if published.sealed or published.sizes is None:
         return None
     return dict(enumerate(published.sizes.tolist()))
-
-
-@dataclass(frozen=True)
-class SensitivityProfiling:
-    """A2: rank a client's classes by how little its model moves when it is trained further on each.
-
-    A model that has seen a class has little left to learn about it. The distance moved is divided by the mean over the
-    round's clients, which takes out what the start of the round owes to each class. Zhou et al. train a meta-classifier
-    on the sensitivities of shadow models; here the ranking is read off them directly.
-    """
-
-    imitation: Imitation  # how to train further: model, steps, batch size, learning rate
-    classes: int
-    threat: ThreatModel = CURIOUS_SERVER
-    round: int | None = None  # which round's models; None: the last
-
-    def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Rankings:
-        round = view.last() if self.round is None else self.round
-        sent = view.sent(round)
-        models = self.models(view, sent)
-        if models is None:
-            return Rankings(self.at_random(sent, rng))
-        moved = torch.stack([self.sensitivities(model, auxiliary, rng) for model in models])  # (clients, classes)
-        order = (moved / moved.mean(0)).argsort(1)
-        return Rankings({client: tuple(row) for client, row in zip(sent.ids.tolist(), order.tolist(), strict=True)})
-
-    def models(self, view: View, sent: Contributions) -> list[Params] | None:
-        """Each client's model, from its plain answer or from what the keys open; None if neither is to be had."""
-        if sent.values:
-            return [{name: leaf[at, 0] for name, leaf in sent.values.items()} for at in range(len(sent))]
-        opened = open_answers(view, sent)
-        if opened is None:
-            return None
-        layout, slots = Layout.of(self.imitation.model.init(0)), sent.membership.shape[1]
-        weights = opened[:, -slots:].sum(1, keepdim=True)
-        flat = (opened[:, : layout.length] / weights).float()
-        return [pick(layout.unflatten(flat), at) for at in range(len(sent))]
-
-    def sensitivities(self, model: Params, auxiliary: Auxiliary, rng: Rng) -> Tensor:
-        """(classes,): how far the model moves under training on each class alone; the same examples for all clients."""
-        examples = auxiliary.whole()
-        local = self.imitation.local
-        rows = torch.stack([self._rows(auxiliary, label, rng) for label in range(self.classes)])
-        rows = rows.view(self.classes, local.steps, local.batch_size)
-        updates = self.imitation.train(model, examples, rows, rng.child("retraining"))
-        return torch.stack([leaf.flatten(1).square().sum(1) for leaf in updates.values()]).sum(0).sqrt()
-
-    def _rows(self, auxiliary: Auxiliary, label: int, rng: Rng) -> Tensor:
-        rows = (auxiliary.whole().y == label).nonzero().flatten()
-        require(len(rows) > 0, "label", label, "has no auxiliary examples; give the adversary some of each class")
-        local = self.imitation.local
-        chosen = rng.child("examples", label).numpy().integers(len(rows), size=local.steps * local.batch_size)
-        return rows[torch.from_numpy(chosen)]
-
-    def at_random(self, sent: Contributions, rng: Rng) -> dict[int, tuple[int, ...]]:
-        return {
-            client: tuple(rng.child("client", client, "guess").numpy().permutation(self.classes).tolist())
-            for client in sent.ids.tolist()
-        }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from coterie.attacks.profiling import Rankings
+from coterie.attacks.profiling_by_model import Rankings
 from coterie.data.federation import Federation
 from coterie.errors import require
 from coterie.measure.findings import Finding

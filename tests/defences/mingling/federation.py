@@ -30,10 +30,10 @@ FEDERATION = blobs((12, 9, 10, 12, 5, 12, 7, 10, 8, 8, 11, 12), groups=3)
 SERVER = ThreatModel("curious server", server=True)
 COLLUDING = ThreatModel("server and a client", server=True, clients=frozenset({0}), keys=frozenset({SHARED_KEY}))
 VARIANTS = {
-    "mock": lambda: Mingling(exact=False, cipher=MockCipher()),
-    "mock, exact": lambda: Mingling(cipher=MockCipher()),
-    "ckks": lambda: Mingling(exact=False, cipher=Ckks()),
-    "masks": lambda: Mingling(smallest=Smallest(1)),
+    "mock": lambda: Mingling(exact=False, cipher=MockCipher(), partition=False),
+    "mock, exact": lambda: Mingling(cipher=MockCipher(), partition=False),
+    "ckks": lambda: Mingling(exact=False, cipher=Ckks(), partition=False),
+    "masks": lambda: Mingling(smallest=Smallest(1), partition=False),
 }
 every_variant = pytest.mark.parametrize("make", VARIANTS.values(), ids=VARIANTS.keys())
 

@@ -132,7 +132,7 @@ def test_a_round_that_too_few_finish_is_left_out() -> None:
 def test_a_cluster_of_two_is_left_out_of_the_round_and_keeps_its_model() -> None:
     """Its sum would be opened to whoever of the two helps the server."""
     protocol = Stubborn(rounds=1, local=IFCA.local, clusters=3, candidates=0)
-    defence = Mingling(rate=1e-9, threshold=1)  # no decoys: client 1 is alone
+    defence = Mingling(rate=1e-9, threshold=1, partition=False)  # no decoys: client 1 is alone
     with pytest.warns(ClusterLeftOut, match=r"round 0: clusters \[1\] have fewer than 3 true members and keep"):
         done = run(defence, protocol)
     start, after = done.asks[0].published.values["0.weight"], models(done)["0.weight"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import nacl.bindings as sodium
 import numpy as np
@@ -150,3 +151,67 @@ def test_wrong_keys_and_clusters_are_refused() -> None:
         ClusterKeys(keys.addresses, ((identity,), *keys.public[1:]))
     with pytest.raises(InvalidInput, match="true cluster=3"):
         GroupSets(rule, keys).membership(torch.tensor([0]), torch.tensor([3]), Rng.seeded(0))
+
+
+# -- one r for life: a partition --------------------------------------------------------------------------------------
+
+
+def enumerated_parts(rule: TagRule) -> dict[int, float]:
+    """The slow oracle: every tagging in which each tag that occurs does so often enough; the size of cluster 0's."""
+    counts: dict[int, int] = {}
+    for tags in itertools.product(range(rule.tags), repeat=rule.clusters):
+        if min(tags.count(tag) for tag in set(tags)) >= rule.least:
+            counts[tags.count(tags[0])] = counts.get(tags.count(tags[0]), 0) + 1
+    return {size: count / sum(counts.values()) for size, count in counts.items()}
+
+
+@pytest.mark.parametrize(
+    ("k", "rate", "threshold"), [(5, 0.5, 2), (5, 0.5, 3), (6, 1 / 3, 2), (7, 0.25, 1), (4, 0.5, 2)]
+)
+def test_parts_are_as_enumeration_says(k: int, rate: float, threshold: int) -> None:
+    rule = TagRule(k, rate, threshold, partition=True)
+    assert rule.size_distribution() == pytest.approx(enumerated_parts(rule))
+    draws = 3000
+    drawn = SampledSets(rule).membership(torch.arange(draws), torch.zeros(draws, dtype=torch.int64), Rng.seeded(1))
+    for size, chance in rule.size_distribution().items():
+        bound = 5 * math.sqrt(draws * chance * (1 - chance)) + 1  # a false alarm in about 10^6 runs
+        assert abs(int((drawn.sum(1) == size).sum()) - draws * chance) < bound
+
+
+def test_blind_guess_of_a_partition_by_hand() -> None:
+    # Of 32 ways to halve five clusters, 2 leave them whole and 20 make parts of two and three; 10 leave one alone.
+    assert TagRule(5, 0.5, 2, partition=True).blind_guess() == pytest.approx((2 / 5 + 20 * 2 / 5) / 22)
+
+
+@pytest.mark.parametrize("make", [SampledSets, group_sets])
+def test_a_client_s_sets_partition_the_clusters(make: Any) -> None:
+    rule, ids = TagRule(6, 0.5, 2, partition=True), torch.arange(40)
+    sets = torch.stack([make(rule).membership(ids, torch.full((40,), true), Rng.seeded(2)) for true in range(6)])
+    for client in range(40):
+        parts = sets[:, client]  # (true, clusters)
+        assert bool(parts.diagonal().all())
+        assert torch.equal(parts, parts.T)
+        assert torch.equal(parts.float() @ parts.float() > 0, parts)  # the same part for all of its members
+        assert int(parts.sum(1).min()) >= 2
+    assert len(torch.unique(sets[0], dim=0)) > 5
+
+
+def test_partitions_that_cannot_be_drawn_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"rate=0\.3 must be 1/2, 1/3"):
+        TagRule(5, 0.3, 2, partition=True)
+    with pytest.raises(InvalidInput, match="threshold=4 leaves one r in"):
+        group_sets(TagRule(12, 1 / 16, 4, partition=True))
+
+
+# -- keys that the server has chosen to learn more --------------------------------------------------------------------
+
+
+def test_keys_that_are_not_of_their_addresses_are_refused() -> None:
+    """Keys turned by one cluster: a client's set then matches its neighbour's bits, and says which."""
+    keys = ClusterKeys.generate(TagRule(5, 0.5), Rng.seeded(0))
+    turned = keys.public[1:] + keys.public[:1]
+    with pytest.raises(InvalidInput, match=r"public key of cluster 0=.*must be g\^x of its address"):
+        ClusterKeys(keys.addresses, turned)
+    with pytest.raises(InvalidInput, match="cluster keys='two alike' must all be different"):
+        ClusterKeys(keys.addresses[:1] * 5, keys.public[:1] * 5)
+    assert ClusterKeys(keys.addresses, keys.public) == keys

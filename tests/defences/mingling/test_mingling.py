@@ -55,7 +55,7 @@ def ckks(key: Any = None) -> Mingling:
 @pytest.mark.parametrize(
     "defence",
     [
-        Mingling(rate=1e-9, threshold=1, exact=False, cipher=MockCipher()),
+        Mingling(rate=1e-9, threshold=1, exact=False, cipher=MockCipher(), partition=False),
         Mingling(cipher=MockCipher()),
         Mingling(smallest=Smallest(1)),
         Mingling(smallest=Smallest(1), cipher=PairwiseMasks(width=5)),
@@ -72,7 +72,7 @@ def test_one_round_is_rebuilt_as_a_slow_oracle_does() -> None:
     plain_tape, tape = Tape([SERVER]), Tape([SERVER])
     once = replace(IFCA, rounds=1, candidates=0)
     run(Defence(), once, tape=plain_tape)
-    done = run(Mingling(exact=False, cipher=MockCipher()), once, tape=tape)
+    done = run(Mingling(exact=False, cipher=MockCipher(), partition=False), once, tape=tape)
     plain, sets = plain_tape.view(SERVER).sent(0), tape.view(SERVER).sent(0).membership
     vectors = flatten(plain.values, leading=2)[:, 0].double().numpy()
     counts, sums = np.zeros((3, 3)), np.zeros((3, vectors.shape[1]))
@@ -212,7 +212,7 @@ def test_votes_on_the_start_reach_the_server_as_a_sum_only(make: Any) -> None:
 
 
 def test_a_client_has_one_set_for_each_true_cluster_as_long_as_it_lives() -> None:
-    defence, tape = Mingling(exact=False, cipher=MockCipher()), Tape([COLLUDING])
+    defence, tape = Mingling(exact=False, cipher=MockCipher(), partition=False), Tape([COLLUDING])
     run(defence, replace(IFCA, rounds=6), tape=tape)
     view = tape.view(COLLUDING, defence.keys)
     sets: dict[tuple[int, int], set[tuple[float, ...]]] = {}

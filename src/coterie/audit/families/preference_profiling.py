@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
 import torch
 
 from coterie.attacks.base import Attributions
-from coterie.attacks.profiling import (
-    CURIOUS_SERVER,
-    IdentityProfiling,
-    Rankings,
-    SensitivityProfiling,
-    colluding_server,
-)
+from coterie.attacks.placing import Placing
+from coterie.attacks.profiling import CURIOUS_SERVER, colluding_server
+from coterie.attacks.profiling_by_model import Rankings, SensitivityProfiling
 from coterie.attacks.updates import Imitation
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
@@ -51,6 +48,19 @@ def of_each_class(federation: Federation, per_class: int, rng: Rng) -> Examples:
     return federation.examples.take(torch.cat(chosen), f"{federation.examples.name} (the server's)")
 
 
+def classes_of(serves: Mapping[int, int], federation: Federation) -> dict[int, tuple[int, ...]]:
+    """The classes that each cluster serves: those that most clients of its group prefer."""
+    preferred = Preferences.of(federation).labels
+    found = {}
+    for cluster, group in serves.items():
+        members = [
+            preferred.get(client, frozenset()) for client in (federation.groups == group).nonzero().flatten().tolist()
+        ]
+        votes = Counter(label for labels in members for label in labels)
+        found[cluster] = tuple(sorted(label for label, count in votes.items() if 2 * count > len(members)))
+    return found
+
+
 @dataclass(frozen=True)
 class Profiler:
     """Both attacks with what the server knows: which preference each cluster serves, and examples of every class."""
@@ -60,13 +70,14 @@ class Profiler:
     classes: int
     auxiliary: Auxiliary
     rng: Rng
+    preferred: Mapping[int, Sequence[int]] = field(default_factory=dict)  # the classes that each cluster serves
 
     def by_identity(self, view: View, upto: int | None = None) -> Attributions:
-        attack = IdentityProfiling(self.serves, view.threat, upto, intersect=True)
+        attack = Placing(self.serves, view.threat, upto)
         return attack.infer(view, Auxiliary(), self.rng.child("A1"))
 
     def by_model(self, view: View, round: int | None = None) -> Rankings:
-        attack = SensitivityProfiling(self.imitation, self.classes, view.threat, round)
+        attack = SensitivityProfiling(self.imitation, self.classes, view.threat, round, self.preferred)
         return attack.infer(view, self.auxiliary, self.rng.child("A2"))
 
     def findings(
@@ -80,7 +91,8 @@ class Profiler:
         some = sorted({rounds[place] for place in np.linspace(0, len(rounds) - 1, retrain + 1).astype(int)[1:]})
         found = []
         if groups is not None:
-            guesses = {round: self.by_identity(view, round) for round in rounds}
+            seen = some if view.threat.keys else rounds  # who opens sums solves a program for each round
+            guesses = {round: self.by_identity(view, round) for round in seen}
             scored = [(round, judge(guess, groups, BY_IDENTITY, KNEW)) for round, guess in guesses.items()]
             others = Labels(self.others(groups.labels), groups.choices)
             found += [
@@ -116,9 +128,11 @@ class PreferenceProfiling(Family):
     question = "Does the server learn which classes a client holds most of?"
     threat = "A curious server, alone or with one client that hands it its keys."
     method = (
-        "By identity: from the clusters that a client joins, where clients choose one. By model: a client's model is "
-        "trained further on each class, and the classes are ranked by how little it moves; the server holds some test "
-        "rows of each class. Scored by the share of clients whose preference is named. The control holds the same "
+        "By identity: from the clusters that a client joins, where clients choose one; different sets stand for "
+        "different clusters, and where sums can be opened, the sizes of clusters over rounds tell who is in them. "
+        "By model: a client's model is trained further on each class, and the classes are ranked by how little it "
+        "moves; where it is sealed, those of the clusters that the client may be in are named. The server holds some "
+        "test rows of each class. Scored by the share of clients whose preference is named. The control holds the same "
         "guesses against what is true of other clients, drawn at random."
     )
 
@@ -147,7 +161,8 @@ class PreferenceProfiling(Family):
         serves = clusters_stand_for(run.done.scores.choices.argmax(1), federation.groups) if groups else {}
         imitation = Imitation(model, replace(trainer.local, poisson=False))
         auxiliary = Auxiliary(of_each_class(federation, asked.per_class, run.rng))
-        profiler = Profiler(serves, imitation, federation.examples.classes, auxiliary, run.rng)
+        liked = classes_of(serves, federation)
+        profiler = Profiler(serves, imitation, federation.examples.classes, auxiliary, run.rng, liked)
         findings: list[Finding] = []
         for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", TOGETHER)):
             view = run.view(threat)

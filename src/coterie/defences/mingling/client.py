@@ -42,10 +42,11 @@ class Decoys:
     rate: float
     threshold: int
     counting: Counting
+    partition: bool
     keys: ClusterKeys | None
 
     def sets(self, clusters: int) -> IdentitySets:
-        rule = TagRule(clusters, self.rate, self.threshold, self.counting)
+        rule = TagRule(clusters, self.rate, self.threshold, self.counting, self.partition)
         return SampledSets(rule) if self.keys is None else GroupSets(rule, self.keys)
 
 

@@ -8,9 +8,10 @@ models are rebuilt from mixtures (``rebuilding``). The default is ours: ``exact`
 the sums need no rebuilding, and pairwise masks hide answers in place of that key, so that no client can open another
 for the server. What clients do share, a group key, opens sums alone, and sums of too few true members are never made.
 
-Where we differ besides: one identity set for each true cluster, for a client's whole life (the paper's fresh sets fall
-to intersection); the clients' weights travel inside the seal; the votes on IFCA's start are summed under pairwise
-masks, since each of them says which models fit a client's data; a cluster that nobody chose keeps its model.
+Where we differ besides: a client's identity sets are drawn once for its whole life (the paper's fresh sets fall to
+intersection), as a partition of the clusters unless ``partition=False``; the clients' weights travel inside the seal;
+the votes on IFCA's start are summed under pairwise masks, since each of them says which models fit a client's data; a
+cluster that nobody chose keeps its model.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Mingling(Defence):
     for each identity in place of one in all, and makes the sums exact. ``cipher`` is ``PairwiseMasks`` (the clients'
     ``key`` opens sums alone; ``exact`` costs nothing more), ``Ckks`` (their ``key`` opens every answer) or
     ``MockCipher`` (the same values as CKKS without the work, for long simulations). With ``cluster_keys``, published by
-    the server, sets come from the group itself; without them, from coins of the same distribution, at any rate.
+    the server, sets come from the group itself; without them, from coins of the same distribution.
 
     Under masks a cluster with fewer true members than ``smallest`` says keeps its model for the round, with a notice
     to the clients; the server cannot tell. A cluster that nobody chose keeps its model in any case.
@@ -65,6 +66,7 @@ class Mingling(Defence):
     unit: float = 1.0  # in which weights are sealed; the most examples a client has, where there are many
     key: Key = field(default=None, repr=False)  # None: a fresh one
     smallest: Smallest = field(default_factory=Smallest)
+    partition: bool = True  # a client's sets partition the clusters; False: one set for each true cluster
     fresh_key: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ class Mingling(Defence):
 
     @property
     def client(self) -> MinglingClient:
-        decoys = Decoys(self.rate, self.threshold, self.counting, self.cluster_keys)
+        decoys = Decoys(self.rate, self.threshold, self.counting, self.partition, self.cluster_keys)
         return MinglingClient(decoys, self.cipher, self.key, self.exact, self.rebuilding, self.smallest, self.unit)
 
     @property

@@ -10,9 +10,12 @@ client would join every cluster; the text means the key of the *true* cluster. S
 equivalence class: each member, had it been the true one, would have given the same set under the same r.
 With equal priors all members are equally likely, and the best blind guess is right in 1 / |set| of cases.
 
-A set lives as long as its client: it is drawn from a stream that is named by the client and the true cluster
-and by no round. The paper draws afresh whenever the cluster changes, so that a client going A, B, A lets the
-server intersect two sets that both hold A.
+A set lives as long as its client: it is drawn from a stream that is named by the client and by no round. The paper
+draws afresh whenever the cluster changes, so that a client going A, B, A lets the server intersect two sets that both
+hold A. One r for each true cluster is not enough either: two different sets then stand for two different clusters, and
+a client that moves is found by distinct representatives. So with ``partition`` a client has one r for life, drawn until
+every set that it could ever show is large enough: its sets are then the parts of a partition of the clusters, and a
+second one says nothing about the first.
 """
 
 from __future__ import annotations
@@ -34,6 +37,9 @@ from coterie.errors import require
 from coterie.rng import Rng
 
 Flags = npt.NDArray[np.bool_]
+Tags = npt.NDArray[np.int64]
+MOST_TAGS = 64
+MOST_DRAWS = 10_000  # of r, on the average, until one partitions the clusters well enough
 
 
 class Counting(Enum):
@@ -51,6 +57,7 @@ class TagRule:
     rate: float = 0.5
     threshold: int = 2
     counting: Counting = Counting.IDENTITIES
+    partition: bool = False  # one r for a client's life, so that its sets partition the clusters
 
     def __post_init__(self) -> None:
         require(self.clusters >= 2, "clusters", self.clusters, "must be at least 2: one cluster has no decoys")
@@ -68,18 +75,43 @@ class TagRule:
             f"must lie in 1..{most}: {self.clusters} clusters hold no larger set of {self.counting.value}",
         )
 
+        if self.partition:
+            require(
+                abs(1 / self.rate - self.tags) < 1e-9 and self.tags <= MOST_TAGS,
+                "rate",
+                self.rate,
+                f"must be 1/2, 1/3, ... 1/{MOST_TAGS} for sets that partition the clusters; else pass partition=False",
+            )
+
+    @property
+    def tags(self) -> int:
+        """How many different tags a cluster can have under one r."""
+        return round(1 / self.rate)
+
     @property
     def least(self) -> int:
         """The smallest set allowed, the true identity included."""
         return self.threshold + (self.counting is Counting.DECOYS)
 
     def size_distribution(self) -> dict[int, float]:
-        """P(|set| = c) for each allowed c: Eq. 10, conditioned on meeting the threshold."""
+        """P(|set| = c) for each allowed c: Eq. 10, conditioned on meeting the threshold.
+
+        With ``partition``, on all parts' meeting it: of all ways to give the clusters tags such that each tag that
+        occurs does so ``least`` times, those in which the true cluster's occurs c times.
+        """
+        if self.partition:
+            return self._part_sizes()
         decoys, rate = self.clusters - 1, self.rate
         sizes = range(self.least, self.clusters + 1)
         drawn = {c: math.comb(decoys, c - 1) * rate ** (c - 1) * (1 - rate) ** (decoys - c + 1) for c in sizes}
         total = math.fsum(drawn.values())
         return {size: probability / total for size, probability in drawn.items()}
+
+    def _part_sizes(self) -> dict[int, float]:
+        k, tags, least = self.clusters, self.tags, self.least
+        ways = {c: math.comb(k - 1, c - 1) * tags * taggings(k - c, tags - 1, least) for c in range(least, k + 1)}
+        total = sum(ways.values())
+        return {size: count / total for size, count in ways.items() if count}
 
     def blind_guess(self) -> float:
         """How often the best guess from the set alone is right: the mean of 1 / |set|."""
@@ -94,6 +126,15 @@ class TagRule:
         return decoys / (self.clusters - 1)
 
 
+@cache
+def taggings(clusters: int, tags: int, least: int) -> int:
+    """In how many ways so many clusters can have so many tags, each that occurs at least ``least`` times."""
+    if tags == 0:
+        return int(clusters == 0)
+    sizes = [0, *range(least, clusters + 1)]
+    return sum(math.comb(clusters, size) * taggings(clusters - size, tags - 1, least) for size in sizes)
+
+
 class IdentitySets(ABC):
     """Draws the identity set of a client for each true cluster it may have."""
 
@@ -102,6 +143,17 @@ class IdentitySets(ABC):
     @abstractmethod
     def _draw(self, true: int, rng: Rng) -> Flags:
         """One set, (clusters,), from a stream of its own."""
+
+    @abstractmethod
+    def _parts(self, rng: Rng) -> Tags:
+        """A client's tag of every cluster, (clusters,), from a stream of its own."""
+
+    def _set(self, client: int, true: int, rng: Rng) -> Flags:
+        if not self.rule.partition:
+            return self._draw(true, rng.child("client", client, "true cluster", true, "identity set"))
+        tags = self._parts(rng.child("client", client, "partition"))
+        own: Flags = tags == tags[true]
+        return own
 
     def membership(self, ids: Tensor, true: Tensor, rng: Rng) -> Tensor:
         """The sets of these clients, (clients, clusters) bool; the same for the same client and cluster."""
@@ -113,10 +165,7 @@ class IdentitySets(ABC):
                 cluster,
                 f"must lie in 0..{self.rule.clusters - 1}",
             )
-        sets = [
-            self._draw(cluster, rng.child("client", client, "true cluster", cluster, "identity set"))
-            for client, cluster in zip(ids.tolist(), true.tolist(), strict=True)
-        ]
+        sets = [self._set(client, cluster, rng) for client, cluster in zip(ids.tolist(), true.tolist(), strict=True)]
         if not sets:
             return torch.zeros((0, self.rule.clusters), dtype=torch.bool)
         return torch.from_numpy(np.stack(sets))
@@ -143,6 +192,18 @@ class SampledSets(IdentitySets):
         chosen[order[order != true][: size - 1]] = True
         chosen[true] = True
         return chosen
+
+    def _parts(self, rng: Rng) -> Tags:
+        """Tag by tag: how often it occurs, and where; all taggings that the rule allows are equally likely."""
+        coins, rule = rng.numpy(), self.rule
+        found, left = np.zeros(rule.clusters, dtype=np.int64), coins.permutation(rule.clusters)
+        for tag in range(rule.tags):
+            sizes = [0, *range(rule.least, len(left) + 1)]
+            rest = [taggings(len(left) - size, rule.tags - tag - 1, rule.least) for size in sizes]
+            ways = [math.comb(len(left), size) * more for size, more in zip(sizes, rest, strict=True)]
+            size = sizes[int(np.searchsorted(np.cumsum(ways) / sum(ways), coins.random(), side="right"))]
+            found[left[:size]], left = tag, left[size:]
+        return found
 
 
 @cache
@@ -192,6 +253,22 @@ class ClusterKeys:
                     point.hex(),
                     "must be a point of the prime-order group; fetch the keys again",
                 )
+        self._check()
+
+    def _check(self) -> None:
+        """That h = g^x, and no x is another's: else the server could have chosen them so that sets tell more."""
+        flat = [x for row in self.addresses for x in row]
+        require(len(set(flat)) == len(flat), "cluster keys", "two alike", "must all be different; fetch them again")
+        for cluster, (row, points) in enumerate(zip(self.addresses, self.public, strict=True)):
+            for x, point in zip(row, points, strict=True):
+                require(
+                    len(x) == sodium.crypto_core_ed25519_SCALARBYTES
+                    and sodium.crypto_core_ed25519_scalar_reduce(x + bytes(len(x))) == x
+                    and sodium.crypto_scalarmult_ed25519_base_noclamp(x) == point,
+                    f"public key of cluster {cluster}",
+                    point.hex(),
+                    "must be g^x of its address; keys that are not give the server more than the sets do",
+                )
 
     @staticmethod
     def generate(rule: TagRule, rng: Rng) -> ClusterKeys:
@@ -215,6 +292,15 @@ class GroupSets(IdentitySets):
         have = (len(self.keys.addresses), len(self.keys.addresses[0]))
         need = (self.rule.clusters, bits_of_rate(self.rule.rate))
         require(have == need, "cluster keys of shape", have, f"must be {need} for this rule; generate them for it")
+        if self.rule.partition:
+            k, tags = self.rule.clusters, self.rule.tags
+            share = taggings(k, tags, self.rule.least) / tags**k
+            require(
+                share * MOST_DRAWS >= 1,
+                "threshold",
+                self.rule.threshold,
+                f"leaves one r in {1 / max(share, 1e-300):.3g} for {k} clusters; lower it, or raise the rate",
+            )
 
     def _draw(self, true: int, rng: Rng) -> Flags:
         attempt = 0
@@ -230,6 +316,16 @@ class GroupSets(IdentitySets):
             )
             if chosen.sum() >= self.rule.least:
                 return chosen
+            attempt += 1
+
+    def _parts(self, rng: Rng) -> Tags:
+        attempt = 0
+        while True:
+            r = _scalar(rng.child("attempt", attempt))
+            bits = np.array([[_bit(_tag(r, x)) for x in address] for address in self.keys.addresses])
+            tags: Tags = bits @ (1 << np.arange(bits.shape[1]))
+            if min(np.unique(tags, return_counts=True)[1]) >= self.rule.least:
+                return tags
             attempt += 1
 
 

@@ -51,10 +51,33 @@ def table_2_claims(rows: Rows) -> Sequence[Claim]:
                 text = f"{name}: A1 against {method} gets the closed form's {expected:.1f} %"
                 claims.append(Claim(text, row.ours.covers(expected), in_percent(row.ours)))
         for row in rows.where(data=name, method="MingledPie", what=BY_MODEL):
-            chance = row.values[CHANCE].value
-            text = f"{name}: A2 falls to chance, {chance:.0f} %"
-            claims.append(Claim(text, row.ours.covers(chance), in_percent(row.ours)))
+            text = f"{name}: A2 falls to chance, {row.values[CHANCE].value:.0f} %"
+            claims.append(Claim(text, row.ours.covers(row.values[CHANCE].value), in_percent(row.ours)))
+            if CLOSED_FORM in row.values:
+                expected = row.values[CLOSED_FORM].value
+                text = f"{name}: a server that knows what clusters serve gets {expected:.1f} % by A2, as by A1"
+                claims.append(Claim(text, row.ours.covers(expected), in_percent(row.ours)))
     return claims
+
+
+def counting_claims(rows: Rows) -> Sequence[Claim]:
+    """The intervals are pooled over clients; the default's server alone must do no better than the closed form."""
+    alone = list(rows.where(method="default", who="alone"))
+    inside = [Decision.of(row.ours.low <= row.values[CLOSED_FORM].value) for row in alone]
+    counted = list(rows.where(method="default", who="with a client"))
+    more = [row for row in counted if row.ours.low > row.values[CLOSED_FORM].value]
+    return [
+        Claim(
+            "counting gets the server alone no more than the closed form",
+            Decision.every(inside),
+            "; ".join(f"{row.label} {in_percent(row.ours)}" for row in alone),
+        ),
+        Claim(
+            "with one client's key it gets more somewhere",
+            Decision.of(bool(more)),
+            f"in {len(more)} of {len(counted)} settings",
+        ),
+    ]
 
 
 def in_percent(ours: Estimate) -> str:

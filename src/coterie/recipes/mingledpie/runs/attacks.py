@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
-from coterie.attacks.profiling import CURIOUS_SERVER, IdentityProfiling, SensitivityProfiling, colluding_server
+from coterie.attacks.placing import Placing
+from coterie.attacks.profiling import CURIOUS_SERVER, IdentityProfiling, colluding_server
+from coterie.attacks.profiling_by_model import SensitivityProfiling
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary, reserve
 from coterie.data.federation import Federation
@@ -72,22 +74,38 @@ def profiled(name: str, method: str, clients: int, *, data: str | None, seed: in
 
     found = {f"epoch {epoch}": identity(alone, upto=epoch - 1) for epoch in (1, 3, 5)}
     found["intersection"] = identity(alone, intersect=True)
-    found["sizes read"] = identity(alone, upto=ATTACKED_ROUNDS - 2, read_sizes=True)
     found["with a client"] = identity(together)
-    found |= _by_model(model, examples.classes, {"A2": alone, "A2 with a client": together}, auxiliary, federation, rng)
+    for name, view in (("placed", alone), ("placed with a client", together)):
+        found[name] = judge(Placing(stands_for, view.threat).infer(view, auxiliary, rng.child("placing")), truth)
+    serves = {cluster: _preferred(federation, group) for cluster, group in stands_for.items()}
+    views = {"A2": alone, "A2 with a client": together}
+    found |= _by_model(model, examples.classes, views, auxiliary, federation, rng, serves)
     return {key: [100 * one.score, 100 * one.interval.low, 100 * one.interval.high] for key, one in found.items()}
 
 
 def _by_model(
-    model: Model, classes: int, views: dict[str, View], auxiliary: Auxiliary, federation: Federation, rng: Rng
+    model: Model,
+    classes: int,
+    views: dict[str, View],
+    auxiliary: Auxiliary,
+    federation: Federation,
+    rng: Rng,
+    serves: dict[int, list[int]],
 ) -> dict[str, Finding]:
     preferences, found = Preferences.of(federation), {}
     imitation = Imitation(model, Local(steps=5, batch_size=10, lr=0.1))
     for label, view in views.items():
-        guess = SensitivityProfiling(imitation, classes, view.threat).infer(view, auxiliary, rng.child("A2"))
+        attack = SensitivityProfiling(imitation, classes, view.threat, serves=serves)
+        guess = attack.infer(view, auxiliary, rng.child("A2"))
         found[f"{label}, top-1"] = judge(guess, preferences)
         found[f"{label}, top-k"] = judge_top_k(guess, preferences)
     return found
+
+
+def _preferred(federation: Federation, group: int) -> list[int]:
+    """The classes of a group: those that its first client prefers."""
+    first = int((federation.groups == group).nonzero()[0])
+    return sorted(Preferences.of(federation).labels[first])
 
 
 def _stands_for(chosen: torch.Tensor, groups: torch.Tensor) -> dict[int, int]:

@@ -84,7 +84,7 @@ def encrypted(model: str, seed: int) -> Result:
 
 VARIANTS: dict[str, Callable[[], Defence]] = {
     "IFCA": Defence,
-    "CKKS": lambda: Mingling(exact=False, cipher=Ckks()),
+    "CKKS": lambda: Mingling(exact=False, cipher=Ckks(), partition=False),
     "CKKS, exact": lambda: Mingling(cipher=Ckks()),
     "secure sums": Mingling,
     "secure sums, 5-byte words": lambda: Mingling(cipher=PairwiseMasks(width=5)),

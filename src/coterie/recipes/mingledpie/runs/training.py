@@ -42,7 +42,13 @@ def local(name: str) -> Local:
 
 def mingling(method: str, rate: float, threshold: int) -> Defence:
     """Long runs use the mock, which opens to the same bits as CKKS (``tests/defences``)."""
-    mock: dict[str, Any] = {"rate": rate, "threshold": threshold, "cipher": MockCipher(), "exact": False}
+    mock: dict[str, Any] = {
+        "rate": rate,
+        "threshold": threshold,
+        "cipher": MockCipher(),
+        "exact": False,
+        "partition": False,
+    }
     defences: dict[str, Callable[[], Defence]] = {
         "MingledPie": lambda: Mingling(**mock),
         "MingledPie, T counts decoys": lambda: Mingling(**mock, counting=Counting.DECOYS),

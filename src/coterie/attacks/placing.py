@@ -1,0 +1,179 @@
+"""Placing clients by all that is known of their clusters: the strongest A1 that we have.
+
+Three things tell of a client's true cluster. Its identity set holds it. Where sets are drawn for each true cluster,
+two different sets stand for two different clusters, so that a client which moves is found by *distinct
+representatives*. And whoever can open sums knows how many of a round's clients are truly in each cluster, while
+everybody knows who took part: counts over rounds are linear equations in whole numbers, solved here as an *integer
+program*. A client that joins, leaves or is left out changes a count, and is placed by it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from coterie.attacks.base import Attributions
+from coterie.attacks.profiling import CURIOUS_SERVER, identity_sets, published_sizes
+from coterie.data.auxiliary import Auxiliary
+from coterie.errors import NotPermitted, require
+from coterie.rng import Rng
+from coterie.wire.messages import TRAIN, Kind
+from coterie.wire.view import ThreatModel, View
+
+Beliefs = dict[int, dict[int, float]]
+"""For each client, how likely each cluster is its own."""
+
+LEAST = 3  # members without whom a cluster is left out of a round, and its size is an earlier round's
+COUNTED = Kind(TRAIN.name, part="tally")  # who was counted, where clients count themselves
+
+
+@dataclass(frozen=True)
+class Placing:
+    """A1 at its strongest. ``preferences`` is what each cluster stands for, which a server that set the task up knows.
+
+    ``draws`` solutions of the integer program vote, each the best for other random weights; a client that all
+    solutions place alike is placed for certain. Clients that change their cluster make equations wrong; the program
+    breaks as few of them as it can.
+    """
+
+    preferences: Mapping[int, int]
+    threat: ThreatModel = CURIOUS_SERVER
+    upto: int | None = None  # the last round that is looked at; None: all
+    draws: int = 5
+    seconds: float = 5.0  # for each solution
+
+    def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Attributions:
+        labels: dict[Hashable, int] = {}
+        for client, chances in self.beliefs(view, rng).items():
+            most = max(chances.values())
+            likeliest = sorted(cluster for cluster, chance in chances.items() if chance > most - 1e-9)
+            choice = rng.child("client", client, "guess").numpy().integers(len(likeliest))
+            labels[client] = self.preferences[likeliest[choice]]
+        return Attributions(labels)
+
+    def beliefs(self, view: View, rng: Rng) -> Beliefs:
+        upto = max(view.rounds(), default=0) if self.upto is None else self.upto
+        rounds = [round for round in view.rounds() if round <= upto and view.has_sent(round)]
+        require(len(rounds) > 0, "rounds", 0, f"were seen up to round {self.upto}; run at least one")
+        shown: dict[int, list[frozenset[int]]] = {}  # each client's sets, in order
+        for round in rounds:
+            for client, clusters in identity_sets(view, round):
+                shown.setdefault(client, []).append(clusters)
+        beliefs = {client: representatives(sets) for client, sets in shown.items()}
+        counts = [count for round in rounds for count in counted(view, round)]
+        return beliefs if not counts else self._solved(beliefs, counts, rng)
+
+    def _solved(self, beliefs: Beliefs, counts: Sequence[Count], rng: Rng) -> Beliefs:
+        program = _Program.of(beliefs, counts)
+        votes: dict[int, Counter[int]] = {client: Counter() for client in beliefs}
+        for draw in range(self.draws):
+            for client, cluster in program.solve(rng.child("weights", draw), self.seconds).items():
+                votes[client][cluster] += 1
+        return {
+            client: {
+                cluster: (votes[client][cluster] + chance) / (1 + self.draws) for cluster, chance in chances.items()
+            }
+            if votes[client]
+            else chances
+            for client, chances in beliefs.items()
+        }
+
+
+def representatives(shown: Sequence[frozenset[int]]) -> dict[int, float]:
+    """How likely each cluster of the newest set is the true one, given all sets that the client has shown.
+
+    Different sets stand for different clusters. Every member of a set would have given it with the same probability, so
+    all systems of distinct representatives are equally likely.
+    """
+    newest = shown[-1]
+    others = [clusters for clusters in dict.fromkeys(shown) if clusters != newest]
+    ways = {cluster: float(_systems(others, frozenset({cluster}))) for cluster in newest}
+    total = sum(ways.values())
+    if total == 0:  # sets that no lifelong rule gives
+        return dict.fromkeys(newest, 1 / len(newest))
+    return {cluster: way / total for cluster, way in ways.items()}
+
+
+def _systems(sets: Sequence[frozenset[int]], taken: frozenset[int]) -> int:
+    """In how many ways these sets can have different members, none of them taken."""
+    if not sets:
+        return 1
+    return sum(_systems(sets[1:], taken | {cluster}) for cluster in sets[0] - taken)
+
+
+@dataclass(frozen=True)
+class Count:
+    """So many of these clients are truly in this cluster."""
+
+    clients: frozenset[int]
+    cluster: int
+    size: float
+
+
+def counted(view: View, round: int) -> list[Count]:
+    """The equations of one round, where this adversary can read the sizes."""
+    sizes = published_sizes(view, round)
+    if sizes is None:
+        return []
+    try:
+        present = set(view.sent(round, COUNTED).ids.tolist())
+    except NotPermitted:
+        present = set(view.sent(round).ids.tolist())
+    sets = {client: clusters for client, clusters in identity_sets(view, round) if client in present}
+    if sum(sizes.values()) > len(present):  # they count something else: everybody is in every sum, or weights
+        return []
+    found = []
+    for cluster, size in sizes.items():
+        members = frozenset(client for client, clusters in sets.items() if cluster in clusters)
+        if len(members) >= LEAST:
+            found.append(Count(members, cluster, size))
+    return found
+
+
+@dataclass(frozen=True)
+class _Program:
+    """Whole numbers, one for each client and cluster that it may be in, and for each count by how much it is missed."""
+
+    cells: Sequence[tuple[int, int]]  # (client, cluster)
+    chances: NDArray[np.float64]  # (cells,)
+    rules: LinearConstraint
+    missed: int  # twice the number of counts
+
+    @staticmethod
+    def of(beliefs: Beliefs, counts: Sequence[Count]) -> _Program:
+        cells = [(client, cluster) for client, chances in beliefs.items() for cluster in chances]
+        place = {cell: at for at, cell in enumerate(cells)}
+        rows: list[tuple[int, int, float]] = []
+        for at, (client, chances) in enumerate(beliefs.items()):
+            rows += [(at, place[client, cluster], 1.0) for cluster in chances]
+        for at, count in enumerate(counts):
+            row, slack = len(beliefs) + at, len(cells) + 2 * at
+            known = [place[client, count.cluster] for client in count.clients if (client, count.cluster) in place]
+            rows += [(row, cell, 1.0) for cell in known]
+            rows += [(row, slack, 1.0), (row, slack + 1, -1.0)]
+        height, width = len(beliefs) + len(counts), len(cells) + 2 * len(counts)
+        i, j, value = (np.array(part) for part in zip(*rows, strict=True))
+        right = np.array([1.0] * len(beliefs) + [count.size for count in counts])
+        rules = LinearConstraint(coo_array((value, (i, j)), shape=(height, width)).tocsr(), right, right)
+        chances_of = np.array([chance for one in beliefs.values() for chance in one.values()])
+        return _Program(cells, chances_of, rules, 2 * len(counts))
+
+    def solve(self, rng: Rng, seconds: float) -> dict[int, int]:
+        """Each client's cluster in one solution; empty if none was found in time."""
+        cells = len(self.cells)
+        weights = rng.numpy().random(cells) - np.log(np.maximum(self.chances, 1e-9))
+        costs = np.concatenate([weights, np.full(self.missed, 1000.0)])
+        whole = np.concatenate([np.ones(cells), np.zeros(self.missed)])
+        bounds = Bounds(0, np.concatenate([np.ones(cells), np.full(self.missed, np.inf)]))
+        options = {"time_limit": seconds, "mip_rel_gap": 1e-3}
+        found = milp(costs, integrality=whole, bounds=bounds, constraints=self.rules, options=options)
+        if found.x is None:
+            return {}
+        chosen = zip(self.cells, found.x[:cells], strict=True)
+        return {client: cluster for (client, cluster), x in chosen if x > 0.5}

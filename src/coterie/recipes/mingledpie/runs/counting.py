@@ -1,0 +1,77 @@
+"""A server that counts over rounds, against clients that come late, drop out and take part now and then."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from coterie.attacks.placing import Placing
+from coterie.attacks.profiling import CURIOUS_SERVER, colluding_server
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.partition import LabelSets
+from coterie.data.partition.arrivals import late
+from coterie.data.sources.embedded import Digits
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.mingling.fuzzy_tags import TagRule
+from coterie.defences.secure_sums import ClusterLeftOut, PairwiseMasks, RoundLeftOut
+from coterie.flow.client import Answer
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
+from coterie.learn.models.dense import Dense
+from coterie.learn.sgd import Local
+from coterie.protocols.ifca import Ifca
+from coterie.rng import Rng
+from coterie.run.jobs import Result
+from coterie.wire.messages import TRAIN, Down
+from coterie.wire.tape import Tape
+
+CLUSTERS, NEIGHBOURS = 5, 20
+LATE, DROPPING = 0.1, 0.05  # of the clients: who join half-way, and of a round's: who never share their secrets
+TOGETHER = colluding_server(0)
+VARIANTS: dict[str, Callable[[], Mingling]] = {
+    "default": lambda: Mingling(cipher=PairwiseMasks(NEIGHBOURS)),
+    "one set a cluster": lambda: Mingling(cipher=PairwiseMasks(NEIGHBOURS), partition=False),
+}
+
+
+def counted(method: str, clients: int, participation: float, rounds: int, seed: int) -> Result:
+    """How many clients are named right at the end, by the server alone and with one client's key."""
+    rng, defence, chosen = Rng.seeded(seed), VARIANTS[method](), dict[int, int]()
+    federation = LabelSets(clients, CLUSTERS).split(Digits().load(), rng.child("partition"))
+
+    def note(asked: Down, answer: Answer) -> None:
+        if answer.chosen is not None and asked.kind == TRAIN:
+            chosen.update(zip(answer.ids, answer.chosen.argmax(1).tolist(), strict=True))
+
+    def lost(asked: Down) -> list[int]:
+        if asked.kind != TRAIN and asked.kind.part == "shares" and asked.kind.name == TRAIN.name:
+            coins = rng.child("dropping", asked.round).numpy().random(len(asked.clients))
+            return np.array(asked.clients.tolist())[coins < DROPPING].tolist()  # type: ignore[no-any-return]
+        return []
+
+    ring = Ring(
+        Ifca(rounds, Local(steps=2, batch_size=8, lr=0.2), participation, clusters=CLUSTERS),
+        late(federation, LATE, rounds // 2, rng),
+        Dense((64, 10)),
+        defence,
+        Roots.seeded(seed),
+        Tape([CURIOUS_SERVER, TOGETHER]),
+        witness=note,
+        lost=lost,
+    )
+    with ring, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ClusterLeftOut)
+        warnings.simplefilter("ignore", RoundLeftOut)
+        ring.run()
+    found: Result = {"units": len(chosen), "expected": _rule(defence).blind_guess()}
+    for name, threat in (("alone", CURIOUS_SERVER), ("with a client", TOGETHER)):
+        attack = Placing({cluster: cluster for cluster in range(CLUSTERS)}, threat)
+        guess = attack.infer(ring.view(threat), Auxiliary(), rng.child("attack")).labels
+        found[name] = sum(guess.get(client) == cluster for client, cluster in chosen.items())
+    return found
+
+
+def _rule(defence: Mingling) -> TagRule:
+    return TagRule(CLUSTERS, defence.rate, defence.threshold, defence.counting, defence.partition)
