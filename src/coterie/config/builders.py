@@ -48,7 +48,7 @@ def mingling(
     neighbours: int | None = None,
     width: int = 8,
     members: int = 512,
-    partition: bool = True,
+    partition: bool | None = None,
 ) -> Mingling:
     """``exact`` is true under secure sums and false under the paper's own cipher, unless it is given.
 
@@ -65,7 +65,7 @@ def mingling(
     counts = Counting.DECOYS if counting == "decoys" else Counting.IDENTITIES
     keys = None
     if group_tags is not None:
-        keys = ClusterKeys.generate(TagRule(group_tags, rate, threshold, counts, partition), Rng.seeded(0))
+        keys = ClusterKeys.generate(TagRule(group_tags, rate, threshold, counts), Rng.seeded(0))
     return Mingling(
         rate,
         threshold,

@@ -9,7 +9,7 @@ the sums need no rebuilding, and pairwise masks hide answers in place of that ke
 for the server. What clients do share, a group key, opens sums alone, and sums of too few true members are never made.
 
 Where we differ besides: a client's identity sets are drawn once for its whole life (the paper's fresh sets fall to
-intersection), as a partition of the clusters unless ``partition=False``; the clients' weights travel inside the seal;
+intersection), as a partition of the clusters where sums are exact; the clients' weights travel inside the seal;
 the votes on IFCA's start are summed under pairwise masks, since each of them says which models fit a client's data; a
 cluster that nobody chose keeps its model.
 """
@@ -66,7 +66,10 @@ class Mingling(Defence):
     unit: float = 1.0  # in which weights are sealed; the most examples a client has, where there are many
     key: Key = field(default=None, repr=False)  # None: a fresh one
     smallest: Smallest = field(default_factory=Smallest)
-    partition: bool = True  # a client's sets partition the clusters; False: one set for each true cluster
+    partition: bool | None = None
+    """Whether a client's sets partition the clusters, in place of one set for each true cluster. None: where sums are
+    exact; without, parts that clients have in common leave the counts unsolved."""
+
     fresh_key: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +85,8 @@ class Mingling(Defence):
             "must be True with PairwiseMasks, where it costs nothing: whoever opens the sums could solve for single "
             "clients, where a client's model is in several of them",
         )
+        if self.partition is None:
+            object.__setattr__(self, "partition", self.exact)
         if self.key is None:
             object.__setattr__(self, "key", self._fresh())
             object.__setattr__(self, "fresh_key", True)
@@ -93,7 +98,7 @@ class Mingling(Defence):
 
     @property
     def client(self) -> MinglingClient:
-        decoys = Decoys(self.rate, self.threshold, self.counting, self.partition, self.cluster_keys)
+        decoys = Decoys(self.rate, self.threshold, self.counting, bool(self.partition), self.cluster_keys)
         return MinglingClient(decoys, self.cipher, self.key, self.exact, self.rebuilding, self.smallest, self.unit)
 
     @property

@@ -74,4 +74,4 @@ def counted(method: str, clients: int, participation: float, rounds: int, seed: 
 
 
 def _rule(defence: Mingling) -> TagRule:
-    return TagRule(CLUSTERS, defence.rate, defence.threshold, defence.counting, defence.partition)
+    return TagRule(CLUSTERS, defence.rate, defence.threshold, defence.counting, bool(defence.partition))
