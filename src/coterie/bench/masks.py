@@ -28,7 +28,7 @@ def set_up(options: Options) -> Iterator[Ratio]:
     name = f"secure sums' set-up, {CLIENTS:,} clients with {NEIGHBOURS} neighbours"
     yield Ratio(name, few, "s", None, SECONDS, bound_on_ratio=False, setup=SETUP)
     ours, all_pairs = (
-        _seconds(SecureSums(masks), CLIENTS // 10, options.seed) for masks in (PairwiseMasks(NEIGHBOURS), PairwiseMasks())
+        _seconds(SecureSums(PairwiseMasks(neighbours)), CLIENTS // 10, options.seed) for neighbours in (NEIGHBOURS, None)
     )
     yield Ratio(f"the same, {CLIENTS // 10} clients, beside all pairs", ours, "s", all_pairs, setup=SETUP)
 
