@@ -27,10 +27,9 @@ def set_up(options: Options) -> Iterator[Ratio]:
     few = _seconds(SecureSums(PairwiseMasks(NEIGHBOURS)), CLIENTS, options.seed)
     name = f"secure sums' set-up, {CLIENTS:,} clients with {NEIGHBOURS} neighbours"
     yield Ratio(name, few, "s", None, SECONDS, bound_on_ratio=False, setup=SETUP)
-    ours, all_pairs = (
-        _seconds(SecureSums(PairwiseMasks(neighbours)), CLIENTS // 10, options.seed) for neighbours in (NEIGHBOURS, None)
-    )
-    yield Ratio(f"the same, {CLIENTS // 10} clients, beside all pairs", ours, "s", all_pairs, setup=SETUP)
+    fewer = CLIENTS // 10
+    ours, all_pairs = (_seconds(SecureSums(PairwiseMasks(n)), fewer, options.seed) for n in (NEIGHBOURS, None))
+    yield Ratio(f"the same, {fewer} clients, beside all pairs", ours, "s", all_pairs, setup=SETUP)
 
 
 def _seconds(defence: Defence, clients: int, seed: int) -> float:

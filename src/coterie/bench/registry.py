@@ -54,6 +54,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "clipped gradients, and property inference beside a round", "coterie.bench.property:property_inference"
     ),
     "ciphers": Benchmark("sealed sums beside TenSEAL and the paper's tables", "coterie.bench.ciphers:ciphers"),
+    "masks": Benchmark("secure sums' set-up for a thousand clients", "coterie.bench.masks:set_up"),
     "kmeans": Benchmark("FedDP-KMeans: a loop, the public code, ten million points", "coterie.bench.kmeans:kmeans"),
     "vertical": Benchmark("vertical k-means, a step beside scikit-learn's", "coterie.bench.vertical:vertical"),
     "noise": Benchmark("discrete noise and exact sums beside floats", "coterie.bench.noise:noise"),
