@@ -21,6 +21,8 @@ from coterie.recipes.mingledpie.claims import (
     table_2_claims,
     table_3_claims,
     table_5_claims,
+    table_8_claims,
+    table_9_claims,
 )
 from coterie.recipes.mingledpie.published import TABLE_2, TABLE_3, TABLE_5
 from coterie.recipes.mingledpie.runs import costs as cost_runs
@@ -181,8 +183,8 @@ def test_profiling_jobs_run(method: str) -> None:
     found = profiled(EMBEDDED, method, 15, data=None, seed=0)
     assert found["A2 with a client, top-1"][0] > 90
     assert (found["A2, top-1"][0] > 90) == (method == "IFCA")
-    assert (found["placed"][0] == 100) == (method == "IFCA")
-    assert found["placed with a client"][0] == 100
+    if method == "IFCA":  # there is nothing to place: everybody says where it is
+        assert found["placed"] == found["placed with a client"] == found["epoch 5"]
     assert (found["epoch 5"][0] == 100) == (method == "IFCA")
     assert found["with a client"][0] == 100
 
@@ -194,10 +196,10 @@ def test_counting_jobs_run() -> None:
 
 
 def test_cost_jobs_run() -> None:
-    fast = cost_runs.mingled("CNN", 0.5, 2, 5, 40, seed=0)
+    fast = cost_runs.mingled("FCNN", 0.5, 2, 5, 40, seed=0)
     assert all(0 < seconds < 60 for seconds in fast.values())
-    one = cost_runs.encrypted("CNN", seed=0)
-    assert one["bytes"] / cost_runs.parameters("CNN") < 9
+    one = cost_runs.encrypted("FCNN", seed=0)
+    assert one["bytes"] / cost_runs.parameters("FCNN") < 9
     plain, exact = (cost_runs.variant(method, 6, 2, seed=0) for method in ("IFCA", "CKKS, exact"))
     leaves = {name: leaf.expand(1, 1, *leaf.shape) for name, leaf in fcnn().init(0).items()}
     answer = Up(TRAIN, 0, Contributions(torch.tensor([0]), leaves, torch.ones(1), torch.ones(1, 5)))
@@ -276,6 +278,18 @@ def test_attacks_may_read_more_than_the_closed_form() -> None:
     assert decisions(table_2_claims(table(100.0, near, Estimate(21.0, 15.0, 27.0)))) == [HOLDS, HOLDS, HOLDS]
     assert decisions(table_2_claims(table(99.0, far, far))) == [FAILS, FAILS, FAILS]
     assert decisions(table_2_claims(table(100.0, Estimate(35.0), Estimate(20.0)))) == [HOLDS, UNDECIDED, UNDECIDED]
+
+
+def test_the_order_of_models_and_the_test_of_newcomers_may_be_wrong() -> None:
+    def seconds(*values: float) -> Rows:
+        models = zip(("FCNN", "CNN", "ResNet-18"), values, strict=True)
+        return Rows.of([Row(Key.of(model=one, what="encryption"), "", None, Estimate(value)) for one, value in models])
+
+    assert decisions(table_9_claims(seconds(0.1, 0.5, 3.0))) == [HOLDS]
+    assert decisions(table_9_claims(seconds(0.5, 0.1, 3.0))) == [FAILS]
+    key = Key.of(data="MNIST", newcomers_iid_rate=0.6, side="test")
+    for ours, expected in ((Estimate(97.1, 96.8, 97.4), HOLDS), (Estimate(90.6, 90.0, 91.2), FAILS)):
+        assert decisions(table_8_claims(Rows.of([Row(key, "", 97.22, ours)]))) == [expected]
 
 
 def test_the_closed_form_may_be_wrong_in_one_cell() -> None:

@@ -159,7 +159,7 @@ def test_secrets_are_a_round_s_own_and_never_printed() -> None:
     assert one.mask_key != other.mask_key
     assert one.box_key != other.box_key
     assert one.mask_key != one.box_key
-    assert repr(ready().parties[3]) == "Party(client=3, answered=None)"
+    assert repr(ready().parties[3]) == "Party(client=3, request='', answered=None)"
 
 
 # -- refusals -------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_refusals() -> None:
         Roster.of([1, 1, 2], torch.ones(3, 1))
     with pytest.raises(InvalidInput, match="joined"):
         MaskedBatch.join([batch, round.mask(draw(0, 7, 6), IDS)])
-    with pytest.raises(InvalidInput, match="bytes of an advert=63 must be 96"):
+    with pytest.raises(InvalidInput, match="bytes of an advert=63 must be 96, or 192 with a signature"):
         Advert.from_bytes(bytes(63))
     strangers = ready().parties[3]
     with pytest.raises(InvalidInput, match="must be at least 5 of the round's clients"):

@@ -49,6 +49,7 @@ def mingling(
     width: int = 8,
     members: int = 512,
     partition: bool | None = None,
+    signed: bool = False,
 ) -> Mingling:
     """``exact`` is true under secure sums and false under the paper's own cipher, unless it is given.
 
@@ -58,7 +59,7 @@ def mingling(
     """
     ckks = Ckks(members=members)
     ciphers: dict[str, Cipher | PairwiseMasks] = {
-        "secure_sums": PairwiseMasks(neighbours, width=width),
+        "secure_sums": PairwiseMasks(neighbours, width=width, signed=signed),
         "ckks": ckks,
         "mock": MockCipher(ckks),
     }

@@ -37,6 +37,7 @@ TRAINERS = {
 MODELS = {
     "fcnn": "coterie.learn.models.bundled:fcnn",
     "cnn": "coterie.learn.models.bundled:Cnn",
+    "wide_cnn": "coterie.learn.models.bundled:WideCnn",
     "face_cnn": "coterie.learn.models.bundled:FaceCnn",
     "strided_cnn": "coterie.learn.models.bundled:StridedCnn",
     "resnet18": "coterie.learn.models.bundled:ResNet18",

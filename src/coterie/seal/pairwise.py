@@ -15,15 +15,16 @@ hides them, as long as masks connect those who are left, which each client check
 (``veil``) the server reads the sums. A cluster with fewer than three members is left out, since one colluding member
 could subtract itself and read the other.
 
-All parties follow the protocol here (honest but curious); the server is trusted to relay public keys unchanged.
-Keys live for one round. A ``Party`` is one client's state from one exchange to the next.
+All parties follow the protocol here (honest but curious). Where clients sign (``signing``) the server cannot put keys
+of its own in a client's place; else it is trusted to relay them unchanged. Keys live for one round. A ``Party`` is one
+client's state from one exchange to the next.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -34,6 +35,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.seal import shamir
 from coterie.seal.roster import Roster
+from coterie.seal.signing import SIGNATURE, sign, signed_by, verify_key
 from coterie.seal.streams import KEY, Words, add_stream, agree, derive, public
 from coterie.seal.veil import veil
 from coterie.wire.codec import register
@@ -50,14 +52,27 @@ class Advert:
     masks: bytes
     shares: bytes
     seed_hash: bytes  # by which a wrong seed, put together from wrong shares, is noticed
+    identity: bytes = b""  # the long-lived key, and what it signed; empty where nobody signs
+    signature: bytes = b""
 
     def to_bytes(self) -> bytes:
-        return self.masks + self.shares + self.seed_hash
+        return self.masks + self.shares + self.seed_hash + self.identity + self.signature
+
+    def said(self, request: str, client: int) -> bytes:
+        """What is signed: these keys, for this request of this client."""
+        return f"{request} {client} ".encode() + self.masks + self.shares + self.seed_hash
 
     @staticmethod
     def from_bytes(data: bytes) -> Advert:
-        require(len(data) == 3 * KEY, "bytes of an advert", len(data), f"must be {3 * KEY}")
-        return Advert(data[:KEY], data[KEY : 2 * KEY], data[2 * KEY :])
+        whole = 4 * KEY + SIGNATURE
+        require(
+            len(data) in (3 * KEY, whole),
+            "bytes of an advert",
+            len(data),
+            f"must be {3 * KEY}, or {whole} with a signature",
+        )
+        masks, shares, seed_hash, identity = (data[start : start + KEY] for start in range(0, 4 * KEY, KEY))
+        return Advert(masks, shares, seed_hash, identity, data[4 * KEY :])
 
     def checked(self) -> Advert:
         """A key of low order would end everybody else's agreement."""
@@ -96,11 +111,29 @@ class Party:
     agreed: dict[int, bytes] = field(default_factory=dict, repr=False)  # with each client, for boxes either way
     pairs: dict[int, bytes] = field(default_factory=dict, repr=False)  # with each partner, for masks
     context: bytes = field(default=b"", repr=False)
+    request: str = ""  # which one this round answers
+    identity: bytes = field(default=b"", repr=False)  # its long-lived private key; empty: it signs nothing
+    known: dict[int, bytes] = field(default_factory=dict, repr=False)  # the long-lived keys that it has seen first
+    trusted: dict[int, bool] = field(default_factory=dict, repr=False)  # whose keys of this round are theirs
     answered: tuple[int, ...] | None = None  # for which survivors it has opened
 
     @property
     def advert(self) -> Advert:
-        return Advert(public(self.mask_key), public(self.box_key), derive(self.seed, b"seed"))
+        bare = Advert(public(self.mask_key), public(self.box_key), derive(self.seed, b"seed"))
+        if not self.identity:
+            return bare
+        signature = sign(self.identity, bare.said(self.request, self.client))
+        return replace(bare, identity=verify_key(self.identity), signature=signature)
+
+    def trust(self, other: int, adverts: Adverts) -> Advert:
+        """The other's keys, if they are signed by whom this client knows under that number."""
+        advert = adverts[other]
+        if self.identity and other not in self.trusted:
+            known = self.known.setdefault(other, advert.identity)
+            if known != advert.identity or not signed_by(known, advert.signature, advert.said(self.request, other)):
+                raise NotPermitted(f"keys of client {other} are not signed by the one known to client {self.client}")
+            self.trusted[other] = True
+        return advert
 
     # -- shares --------------------------------------------------------------------------------------------------
 
@@ -120,7 +153,10 @@ class Party:
         self.held |= {self.client: secret.pop(self.client)}
         if self.client in counted:
             self.tallied[self.client] = counted.pop(self.client)
-        boxes = {}
+        boxes, own = {}, X25519PrivateKey.from_private_bytes(self.box_key)
+        self.agreed |= {
+            holder: agree(own, self.trust(holder, adverts).shares, b"box") for holder in secret.keys() | counted.keys()
+        }
         for holder in sorted(secret.keys() | counted.keys()):
             plain = b"".join(part[holder].astype("<u4").tobytes() for part in (secret, counted) if holder in part)
             nonce = self.client.to_bytes(12, "little")
@@ -147,7 +183,7 @@ class Party:
     def _box(self, other: int, adverts: Adverts) -> ChaCha20Poly1305:
         """One key for both directions, told apart by the nonce."""
         if other not in self.agreed:
-            self.agreed[other] = agree(self.box_key, adverts[other].shares, b"box")
+            self.agreed[other] = agree(self.box_key, self.trust(other, adverts).shares, b"box")
         return ChaCha20Poly1305(self.agreed[other])
 
     def tally(self, sharing: Iterable[int], pads: shamir.Shares) -> shamir.Shares:
@@ -164,11 +200,12 @@ class Party:
 
         ``veiled`` is the round's key, under which the sum is hidden from the server.
         """
-        masked = words.copy()
+        masked, partners = words.copy(), roster.partners(self.client, slot)
         add_stream(masked, self.seed, slot, subtract=False)
-        for partner in roster.partners(self.client, slot):
-            if partner not in self.pairs:
-                self.pairs[partner] = agree(self.mask_key, adverts[partner].masks, b"mask")
+        if fresh := [partner for partner in partners if partner not in self.pairs]:
+            own = X25519PrivateKey.from_private_bytes(self.mask_key)
+            self.pairs |= {partner: agree(own, self.trust(partner, adverts).masks, b"mask") for partner in fresh}
+        for partner in partners:
             add_stream(masked, self.pairs[partner], slot, subtract=partner < self.client)
         if veiled is not None:
             veil(masked, veiled, slot, roster.positions[slot][self.client])

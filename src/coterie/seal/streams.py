@@ -33,10 +33,11 @@ def public(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def agree(private: bytes, other: bytes, purpose: bytes) -> bytes:
-    """What the two owners of these keys can compute and nobody else."""
+def agree(private: bytes | X25519PrivateKey, other: bytes, purpose: bytes) -> bytes:
+    """What the two owners of these keys can compute and nobody else. Reading a key from bytes takes as long again."""
+    own = X25519PrivateKey.from_private_bytes(private) if isinstance(private, bytes) else private
     try:
-        shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
+        shared = own.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:
         raise InvalidInput(
             f"public key={other.hex()} has a low order and agrees on nothing; leave its owner out"

@@ -169,7 +169,7 @@ def test_a_run_folder_keeps_what_a_killed_run_needs(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["mock", "masks"])
 def test_worker_processes_give_the_same(name: str) -> None:
-    model = as_model(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
+    model = as_model(lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
     short = replace(IFCA, rounds=2)
     close(models(run(VARIANTS[name](), short, model)), models(run(VARIANTS[name](), short, model, processes=2)), atol=0)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, dropout
 
 from coterie.errors import InvalidInput
-from coterie.learn.models.bundled import Cnn, FaceCnn, Gru, ResNet18, fcnn, purchase_mlp, texas_mlp
+from coterie.learn.models.bundled import Cnn, FaceCnn, Gru, ResNet18, WideCnn, fcnn, purchase_mlp, texas_mlp
 from coterie.learn.models.model import Model, OwnModule, as_model, built
 from coterie.learn.params import pick, stack
 
@@ -18,6 +18,7 @@ SMALL: list[tuple[Model, tuple[int, ...], int]] = [
     (texas_mlp(), (6169,), 6169 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 100 + 100),
     (purchase_mlp(), (600,), 600 * 512 + 512 + 512 * 256 + 256 + 256 * 100 + 100),
     (Cnn(), (1, 28, 28), 156 + 2416 + 256 * 120 + 120 + 120 * 84 + 84 + 850),
+    (WideCnn(10, (3, 32, 32)), (3, 32, 32), 4864 + 102464 + 4096 * 384 + 384 + 384 * 192 + 192 + 1930),
     (FaceCnn(classes=2), (3, 48, 48), 896 + 18496 + 73856 + 128 * 36 * 256 + 256 + 514),
     (
         ResNet18(),

@@ -102,7 +102,7 @@ class MinglingClient(ClientGuard):
         turn = cohort.turn
         if turn.kind != TRAIN:
             values = flatten(sent.values, leading=2)
-            return advertise(sent, values, sent.membership, shapes_of(sent.values), cohort)
+            return advertise(sent, values, sent.membership, shapes_of(sent.values), cohort, self.masks)
         one_hot = _one_hot(sent.membership)  # (clients, clusters)
         sets = self.decoys.sets(one_hot.shape[1])
         true = one_hot.int().argmax(1)
@@ -115,7 +115,9 @@ class MinglingClient(ClientGuard):
             former = flatten(cohort.given)  # (clusters, length)
             before = torch.cat([former, torch.eye(len(former), dtype=former.dtype)], 1)
             own = [Own(cluster, before) for cluster in true.tolist()]
-            return advertise(sent, vectors.unsqueeze(1), mingled, {MINGLED: (vectors.shape[1],)}, cohort, own)
+            return advertise(
+                sent, vectors.unsqueeze(1), mingled, {MINGLED: (vectors.shape[1],)}, cohort, self.cipher, own
+            )
         ids = sent.ids.tolist()
         if self.exact:
             return _message(sent, mingled, self.cipher.seal_for_one(vectors, one_hot, self.key, ids, mingled))

@@ -25,7 +25,7 @@ from coterie.defences.mingling.client import Decoys, MinglingClient
 from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting
 from coterie.defences.mingling.rebuilding import Counted, Rebuilding
 from coterie.defences.mingling.server import MinglingServer
-from coterie.defences.secure_sums import PairwiseMasks, Smallest
+from coterie.defences.secure_sums import PairwiseMasks, Smallest, bearing
 from coterie.errors import require
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
@@ -136,7 +136,8 @@ class Mingling(Defence):
         if isinstance(self.cipher, PairwiseMasks):
             why += (
                 "with one client's key the clusters' true sizes of each round, and the sums of those of at least "
-                f"{self.smallest.members}, from which it can place clients by counting over rounds"
+                f"{self.smallest.members}, from which it can place clients by counting over rounds; "
+                + bearing(self.cipher, run.clients)
             )
             return Guarantee.none(why, Level.CLIENT, Trust.HIDDEN_SUMS)
         return Guarantee.none(why + "with one client's key everything", Level.CLIENT, Trust.NO_COLLUSION)

@@ -107,7 +107,7 @@ class SharingClient(ClientGuard):
         if self.masks is not None:
             largest = int(flat.abs().max())
             require(largest < 2**53, "largest share, in steps", largest, "must be below 2^53 to be masked")
-            return advertise(sent, flat, sent.membership, shapes_of(noisy), cohort)
+            return advertise(sent, flat, sent.membership, shapes_of(noisy), cohort, self.masks)
         shapes = shapes_of(noisy)
         ids = tuple(sent.ids.tolist())
         return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, flat[:, 0], shapes, self.clients, self.shares)})

@@ -5,7 +5,8 @@
 3. ``tally``, where sums are veiled: everybody is given its boxes, and shares of the true sizes of the clusters add up
    to sizes that only clients can read.
 4. ``masked``: everybody sends its masked answer. A cluster of too few true members is answered for as it was.
-5. ``open``: those who are left are told who that is, and send the shares that take the masks off the sums.
+5. ``agree``, where clients sign: those who are left sign all that they were told.
+6. ``open``: they see the others' signatures, and send the shares that take the masks off the sums.
 
 A client that stops answering before its boxes arrived is left out. After that it is a drop-out, whose masks the others
 take away. If fewer than two thirds are left, or a cluster's survivors would be exposed, the round is left out.
@@ -15,6 +16,7 @@ from coterie.defences.secure_sums.client import LAST, WAITING, Own, advertise, f
 from coterie.defences.secure_sums.defence import SecureSums
 from coterie.defences.secure_sums.server import OpenedSums, hidden_sums, secure_sums
 from coterie.defences.secure_sums.settings import (
+    AGREE,
     MASKED,
     OPEN,
     SHARES,
@@ -25,10 +27,12 @@ from coterie.defences.secure_sums.settings import (
     RoundLeftOut,
     Smallest,
     Veil,
+    bearing,
     listed,
 )
 
 __all__ = [
+    "AGREE",
     "LAST",
     "MASKED",
     "OPEN",
@@ -45,6 +49,7 @@ __all__ = [
     "Smallest",
     "Veil",
     "advertise",
+    "bearing",
     "follow_up",
     "hidden_sums",
     "listed",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.defences.secure_sums.settings import (
+    AGREE,
     MASKED,
     OPEN,
     SHARES,
@@ -29,13 +30,15 @@ from coterie.seal import shamir
 from coterie.seal.masked import MaskedBatch, largest_value
 from coterie.seal.pairwise import Advert, Party, salt_of
 from coterie.seal.roster import LEAST, Roster
-from coterie.seal.streams import pack
+from coterie.seal.signing import sign, signed_by
+from coterie.seal.streams import KEY, pack
 from coterie.seal.veil import pads
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.messages import Contributions, Down
 from coterie.wire.sealed import SEALED
 
 WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
+KNOWN = "secure sums: long-lived keys of others"
 LAST = "secure sums: the last request"  # and what it has answered, so that it does not do so again
 Said = Any  # what a note holds once it is decoded: checked where it is used
 
@@ -65,8 +68,15 @@ class Waiting:
     roster: Roster | None = None
     adverts: Mapping[int, Advert] = field(default_factory=dict)
     sharing: tuple[int, ...] = ()  # whose boxes were delivered
+    tally: shamir.Shares | None = None  # of the clusters' true sizes, as it was told
+    survivors: tuple[int, ...] = ()  # and who it said is left
     masked: bool = False  # whether its answer has left
     small: tuple[int, ...] = ()  # clusters that it found too small
+
+    def statement(self) -> bytes:
+        """All that it was told of this round: what everybody must have been told alike."""
+        tally = None if self.tally is None else self.tally.tolist()
+        return self.party.context + encode((self.sharing, tally, self.survivors))
 
     def told(self) -> Roster:
         if self.roster is None:
@@ -80,6 +90,7 @@ def advertise(
     membership: Tensor,
     leaves: Mapping[str, tuple[int, ...]],
     cohort: Cohort,
+    settings: PairwiseMasks,
     own: list[Own] | None = None,
 ) -> Contributions:
     """The first answer: the clusters (clients, slots) of each client, and its public keys.
@@ -95,7 +106,11 @@ def advertise(
             raise NotPermitted(
                 f"client {client} was asked {request!r} before; it answers once, in the next round again"
             )
-        waiting = Waiting(Party(client), tuple(slots), vector, leaves, one)
+        party = Party(client, request=request)
+        if settings.signed:
+            party.identity = cohort.turn.roots.secrets.child("long-lived key", client).bytes(KEY)
+            party.known = dict(memory.get(KNOWN, {}))
+        waiting = Waiting(party, tuple(slots), vector, leaves, one)
         memory[WAITING], memory[LAST] = waiting, request
         notes.append(waiting.party.advert.to_bytes())
     return Contributions(sent.ids, {}, torch.ones(len(sent)), membership.float(), notes=tuple(notes))
@@ -112,6 +127,7 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks, veil: Veil |
         SHARES: _shared,
         TALLY: _tallied,
         MASKED: _masked,
+        AGREE: _agreed,
         OPEN: _opened,
     }
     if asked.kind.part not in answers:
@@ -127,6 +143,8 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks, veil: Veil |
             rows[client] = answers[asked.kind.part](waiting, common, own, settings, veil)
         except CoterieError as problem:  # what one client cannot or will not answer costs nobody else's answer
             warn(f"client {client} does not answer {str(asked.kind)!r}: {problem}", ClientsDropped)
+        if waiting.party.known:
+            memory[KNOWN] = dict(waiting.party.known)
         small |= set(waiting.small) if asked.kind.part == MASKED else set()
         if asked.kind.part == OPEN:
             del memory[WAITING]
@@ -224,6 +242,7 @@ def _cells(waiting: Waiting, padded: Said, veil: Veil) -> Tensor:
     require(bool(waiting.sharing) and own is not None, "sizes of the clusters", None, "must be tallied first")
     assert own is not None
     sizes = _sizes(waiting, padded, veil)
+    waiting.tally = padded
     allowed = [veil.smallest.allows(size) for size in sizes]
     waiting.small = tuple(slot for slot, size in enumerate(sizes) if size and not allowed[slot])
     cells = torch.zeros(len(sizes), waiting.values.shape[-1], dtype=torch.float64)
@@ -247,8 +266,31 @@ def _sizes(waiting: Waiting, padded: Said, veil: Veil) -> list[int]:
     return sizes
 
 
+def _agreed(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> bytes:
+    """Its signature under what it was told."""
+    require(waiting.masked and not waiting.survivors, "survivors", common, "are asked about once, after masked answers")
+    waiting.survivors = tuple(common)
+    return encode(sign(waiting.party.identity, waiting.statement()))
+
+
+def _require_agreement(waiting: Waiting, common: Said, signatures: Said) -> None:
+    """That two thirds of its holders were told the same: two answers to two stories would open too much."""
+    party, roster = waiting.party, waiting.told()
+    require(tuple(common) == waiting.survivors, "survivors", common, f"must be {waiting.survivors}, as it signed")
+    right = [
+        other
+        for other in roster.holders(party.client)
+        if other == party.client
+        or (other in signatures and signed_by(party.known.get(other, b""), signatures[other], waiting.statement()))
+    ]
+    if len(right) < roster.needed(party.client):
+        raise NotPermitted(f"client {party.client} sees {len(right)} that were told the same; leave this round out")
+
+
 def _opened(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> bytes:
     roster = waiting.told()
+    if settings.signed:
+        _require_agreement(waiting, common, decode(own))
     if veil is not None:
         require(waiting.masked, "masked answer", None, "must be sent first; the requests come in order")
         if gone := too_many_gone(roster, common, veil.smallest.spare):

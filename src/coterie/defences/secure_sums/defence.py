@@ -8,7 +8,7 @@ import torch
 
 from coterie.defences.secure_sums.client import advertise, follow_up, shapes_of
 from coterie.defences.secure_sums.server import secure_sums
-from coterie.defences.secure_sums.settings import PairwiseMasks
+from coterie.defences.secure_sums.settings import PairwiseMasks, bearing
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
@@ -36,7 +36,7 @@ class MaskingClient(ClientGuard):
         leaves = {name: leaf[:, :1] for name, leaf in sent.values.items()} | {WEIGHT: torch.zeros(len(sent), 1, 1)}
         everybody = torch.ones(len(sent), slots)
         both = torch.cat([values, shares.unsqueeze(2)], 2)
-        return advertise(sent, both, everybody, shapes_of(leaves), cohort)
+        return advertise(sent, both, everybody, shapes_of(leaves), cohort, self.settings)
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         return follow_up(asked, cohort, self.settings)
@@ -84,5 +84,5 @@ class SecureSums(Defence):
         return f"the server needs {protocol.looks}, and sees sums alone" if protocol.looks else ""
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        why = "answers are hidden in sums, not by noise, so there is no epsilon"
+        why = f"answers are hidden in sums, not by noise, so there is no epsilon; {bearing(self.masks, run.clients)}"
         return Guarantee.none(why, Level.CLIENT, Trust.SECURE_SUMS)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.defences.secure_sums.client import too_many_gone
 from coterie.defences.secure_sums.settings import (
+    AGREE,
     MASKED,
     OPEN,
     SHARES,
@@ -145,8 +146,15 @@ def _requests(
     survivors = tuple(sorted(total.ids))
     gone = "" if smallest is None else too_many_gone(roster, survivors, smallest.spare)
     _require(not gone, gone)
-    opened = ask.sub(OPEN, torch.tensor(survivors), encode(survivors))
-    shares = _notes((yield opened), dropped, shamir.is_share)
+    left = torch.tensor(survivors)
+    agreed: dict[int, bytes] = {}
+    if settings.signed:
+        signatures = _signatures((yield ask.sub(AGREE, left, encode(survivors))), dropped)
+        agreed = {
+            client: encode({other: signatures[other] for other in roster.holders(client) if other in signatures})
+            for client in survivors
+        }
+    shares = _notes((yield ask.sub(OPEN, left, encode(survivors), agreed)), dropped, shamir.is_share)
     _require(len(shares) >= announced.threshold, f"{len(shares)} of {len(survivors)} helped to open the sums")
     return _Done(total, total.unmasked(Opening(roster, adverts, shares)), roster, announced, tally)
 
@@ -164,6 +172,19 @@ def _drop_incomplete(
         if boxes[client].keys() != committee.union(roster.holders(client)) - {client}:
             dropped[client] = "it has no box for somebody, or one for a stranger"
             del boxes[client]
+
+
+def _signatures(replies: Iterable[Contributions], dropped: dict[int, str]) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    for part in replies:
+        for client, note in zip(part.ids.tolist(), part.notes, strict=False):
+            try:
+                said = decode(note)
+                require(isinstance(said, bytes), "signature", type(said).__name__, "must be bytes")
+                found[client] = said
+            except CoterieError as problem:
+                dropped[client] = str(problem)
+    return found
 
 
 def _tally(replies: Iterable[Contributions], roster: Roster, slots: int, dropped: dict[int, str]) -> shamir.Shares:

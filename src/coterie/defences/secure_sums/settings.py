@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 from coterie.errors import require
 from coterie.seal.cipher import Grid
+from coterie.seal.collusion import most_colluders
 from coterie.seal.streams import WORD
 from coterie.seal.veil import GroupKey
 
-SHARES, TALLY, MASKED, OPEN = "shares", "tally", "masked", "open"
+SHARES, TALLY, MASKED, AGREE, OPEN = "shares", "tally", "masked", "agree", "open"
 
 
 class ClientsDropped(UserWarning):
@@ -32,13 +33,15 @@ class PairwiseMasks:
 
     ``neighbours``: with how many others a member shares masks, and a client its secrets (None: with all). ``least``
     clients must be in for sums to open, or two thirds, whichever is more: each may bring a share of noise. ``width``:
-    bytes of a masked word; five hold sums up to 2^14 at the usual grid.
+    bytes of a masked word; five hold sums up to 2^14 at the usual grid. ``signed``: clients sign their keys with
+    long-lived ones, and compare what they were told before they help to open, which takes one more request.
     """
 
     neighbours: int | None = None
     grid: Grid = field(default_factory=Grid)
     least: int = 0
     width: int = WORD
+    signed: bool = False
 
     def __post_init__(self) -> None:
         room = 8 * self.width - 2 - self.grid.bits
@@ -75,6 +78,13 @@ class Veil:
 
     key: GroupKey = field(repr=False)
     smallest: Smallest
+
+
+def bearing(masks: PairwiseMasks, clients: int) -> str:
+    """What follows from the settings for how many clients may collude, in words."""
+    most = most_colluders(clients, masks.neighbours, asks_once=not masks.signed)
+    whom = "whatever it says once clients know each other" if masks.signed else "that follows the protocol"
+    return f"no answer is read by a server, {whom}, with {most} of {clients} clients (risk 2^-40 a round)"
 
 
 def warn(text: str, category: type[Warning]) -> None:

@@ -88,6 +88,23 @@ class Cnn(_Sized):
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class WideCnn(_Sized):
+    """Two padded convolutions of 64 and dense layers of 384 and 192: the CNN of MingledPie's public code."""
+
+    def build(self) -> nn.Module:
+        channels, height, width = self.shape
+        flat = 64 * (height // 4) * (width // 4)
+        return _PixelsFirst(
+            nn.Conv2d(channels, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(64, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Flatten(), nn.Dropout(self.dropout),
+            nn.Linear(flat, 384), nn.ReLU(), nn.Dropout(self.dropout),
+            nn.Linear(384, 192), nn.ReLU(),
+            nn.Linear(192, self.classes),
+        )  # fmt: skip
+
+
 def _twice_convolved(pixels: int) -> int:
     """What two convolutions of 5, each followed by pooling by 2, leave of a side."""
     return ((pixels - 4) // 2 - 4) // 2

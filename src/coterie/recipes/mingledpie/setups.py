@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.data.sources.base import Source
-from coterie.data.sources.binary_features import Purchase100, Texas100
+from coterie.data.sources.binary_features import Location30, Purchase100, Texas100
 from coterie.data.sources.cifar import Cifar10, Cifar100
 from coterie.data.sources.embedded import Mnist5k
 from coterie.data.sources.mnist import FashionMnist, Mnist
-from coterie.learn.models.bundled import Cnn, ResNet18, fcnn, purchase_mlp, texas_mlp
+from coterie.learn.models.bundled import ResNet18, WideCnn, fcnn
+from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
 
+STAND_IN = "Location-30, for Texas100 and Purchase100"  # real binary features, where those two are not to be had
 EMBEDDED, WITH_THE_CNN = "MNIST, 5,000 embedded", "CIFAR-100 with the CNN"
 
 
@@ -37,11 +39,14 @@ SETUPS = {
     "MNIST": Setup(Mnist, fcnn, 0.01, 100, (1, 3), "train-images*idx3-ubyte*", "*-ubyte*"),
     EMBEDDED: Setup(Mnist5k, fcnn, 0.01, 100, (1, 3), quick_clients=40),
     "Fashion-MNIST": Setup(FashionMnist, fcnn, 0.01, 100, (1, 3), "train-images*idx3-ubyte*", "*-ubyte*"),
-    "CIFAR-10": Setup(Cifar10, lambda: Cnn(10, (3, 32, 32)), 0.1, 240, (1, 3), "cifar-10-*", "*batch*", 5, 40),
+    "CIFAR-10": Setup(Cifar10, lambda: WideCnn(10, (3, 32, 32)), 0.1, 240, (1, 3), "cifar-10-*", "*batch*", 5, 40),
     "CIFAR-100": Setup(Cifar100, lambda: ResNet18(100), 0.1, 100, (10, 30), "cifar-100-*", "train", 2, 10),
-    WITH_THE_CNN: Setup(Cifar100, lambda: Cnn(100, (3, 32, 32)), 0.1, 100, (10, 30), "cifar-100-*", "train", 5, 40),
-    "Texas100": Setup(Texas100, texas_mlp, 0.1, 300, (5, 20), "*feats*", "labels", 5, 40, 10),
-    "Purchase100": Setup(Purchase100, purchase_mlp, 0.01, 300, (5, 20), "*purchase*", "", 30, 120, 10),
+    WITH_THE_CNN: Setup(Cifar100, lambda: WideCnn(100, (3, 32, 32)), 0.1, 100, (10, 30), "cifar-100-*", "train", 5, 40),
+    "Texas100": Setup(Texas100, lambda: Dense((6169, 256, 100)), 0.1, 300, (5, 20), "*feats*", "labels", 5, 40, 10),
+    STAND_IN: Setup(Location30, lambda: Dense((446, 256, 30)), 0.1, 300, (2, 6), "*bangkok*", "", 30, 40),
+    "Purchase100": Setup(
+        Purchase100, lambda: Dense((600, 256, 100)), 0.01, 300, (5, 20), "*purchase*", "", 30, 120, 10
+    ),
 }
 
 

@@ -15,7 +15,8 @@ from coterie.defences.mingling.fuzzy_tags import ClusterKeys, GroupSets, TagRule
 from coterie.defences.mingling.rebuilding import Counted
 from coterie.defences.secure_sums import PairwiseMasks
 from coterie.flow.guard import Defence
-from coterie.learn.models.bundled import Cnn, ResNet18, fcnn, texas_mlp
+from coterie.learn.models.bundled import ResNet18, WideCnn, fcnn
+from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
 from coterie.learn.params import Layout
 from coterie.protocols.ifca import Ifca
@@ -28,9 +29,9 @@ from coterie.wire.messages import TRAIN, Kind
 DISTINCT = 2  # messages that stand in for all clients': adding takes the same time whatever is in them
 MODELS: dict[str, Callable[[], Model]] = {
     "FCNN": fcnn,
-    "CNN": lambda: Cnn(10, (3, 32, 32)),
+    "CNN": lambda: WideCnn(10, (3, 32, 32)),
     "ResNet-18": lambda: ResNet18(100),
-    "Texas100's MLP": texas_mlp,
+    "Texas100's MLP": lambda: Dense((6169, 256, 100)),
 }
 
 

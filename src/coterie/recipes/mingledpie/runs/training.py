@@ -123,16 +123,17 @@ def trained(
         if method not in ("no rebuilding", "ideal matrix"):
             raise
         return {"accuracy": 100 * newest[-1], "training": 100 * newest[-1], "failed": str(error), "curve": []}
-    return _measured(outcome, model, federation) | {"seconds": time.monotonic() - started}
+    return _measured(outcome, model, federation, clients) | {"seconds": time.monotonic() - started}
 
 
-def _measured(outcome: Outcome, model: Model, federation: Federation) -> Result:
-    choices = outcome.scores.choices
+def _measured(outcome: Outcome, model: Model, federation: Federation, tested: int) -> Result:
+    """``tested``: so many clients, whose test rows are of pure label sets; newcomers change training only."""
+    choices, on_test = outcome.scores.choices, outcome.scores.accuracy[:tested]
     on_training = accuracy(model, outcome.models, choices, replace(federation, test=federation.train))
-    best = choices.argmax(1)
-    by_cluster = [outcome.scores.accuracy[best == slot].nanmean().item() for slot in range(choices.shape[1])]
+    groups = federation.groups[:tested]  # what a cluster serves; its number changes with the seed
+    by_cluster = [on_test[groups == group].nanmean().item() for group in range(int(groups.max()) + 1)]
     return {
-        "accuracy": 100 * outcome.accuracy,
+        "accuracy": 100 * float(on_test.nanmean()),
         "training": 100 * float(on_training.nanmean()),
         "clusters": [100 * value for value in by_cluster],
         "curve": [(row["round"], 100 * row["accuracy"]) for row in outcome.history],

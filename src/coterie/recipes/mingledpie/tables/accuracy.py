@@ -137,7 +137,7 @@ def table_5(settings: Settings) -> Sequence[Entry]:
 
 
 def table_6(settings: Settings) -> Sequence[Entry]:
-    """Also Figure 9, where each cluster's curve ends."""
+    """Also Figure 9, where each cluster's curve ends. A cluster is known by the label set that it serves."""
     entries = []
     for model, name in (("ResNet-18", "CIFAR-100"), ("CNN", WITH_THE_CNN)):
         if present(name, settings.data):
