@@ -416,3 +416,23 @@ def test_runs_are_plotted(tmp_path: Path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert "Mean test accuracy over clients" in page
     assert "fedavg-fedavg-001" in page
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [Ifca(rounds=2, local=SHORT, clusters=2), FedEM(rounds=2, local=SHORT, components=2)],
+    ids=["hard", "soft"],
+)
+def test_a_measure_of_one_s_own(protocol: Any) -> None:
+    """Accuracy written again is accuracy."""
+    federation = blobs([9, 12, 8])
+    seen: list[tuple[int, ...]] = []
+
+    def accuracy(chances: torch.Tensor, y: torch.Tensor) -> float:
+        seen.append(tuple(chances.shape))
+        torch.testing.assert_close(chances.sum(1), torch.ones(len(y)))
+        return float((chances.argmax(1) == y).float().mean())
+
+    outcome = train(protocol, federation, Dense((4, 5, 3)), metrics={"mine": accuracy})
+    assert outcome.history[-1]["mine"] == pytest.approx(outcome.accuracy)
+    assert seen == [(6, 3)] * 3

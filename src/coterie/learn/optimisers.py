@@ -110,7 +110,8 @@ class Optimiser:
             velocities = cut(self.moments["velocity"]) if self.momentum else []
             self._sgd(cut(params), cut(solid), velocities)
         else:
-            counts = [self.counts[0 if together else place].clone() for place in places for _ in names]
+            where = next(iter(params.values())).device
+            counts = [self.counts[0 if together else place].clone().to(where) for place in places for _ in names]
             self._adam(cut(params), cut(solid), cut(self.moments["mean"]), cut(self.moments["square"]), counts)
         self.counts += active
 

@@ -105,26 +105,37 @@ def descend(
     FedProx's mu: it pulls towards where the round started. ``gradients`` stands in for the model's own; whatever
     follows it is post-processing. Without an optimiser the step is plain SGD's.
     """
-    anchor = _copied(start) if proximal else {}
-    params = dict(start) if isinstance(start, Owned) else _copied(start)
+    anchor = model.placed(_copied(start)) if proximal else {}
+    params = dict(model.placed(dict(start) if isinstance(start, Owned) else _copied(start)))
     plain = hook is None and gradients is None and optimiser is None and clip is None and not proximal
+    if optimiser is not None:
+        optimiser.moments = {name: dict(model.placed(leaves)) for name, leaves in optimiser.moments.items()}
     with torch.no_grad():
         for step, batch in enumerate(batches):
             if plain:
                 model.step(params, batch, lr)
                 continue
             with torch.enable_grad():
-                grads = model.gradients(params, batch, clip) if gradients is None else gradients(params, step, batch)
+                if gradients is None:
+                    grads = model.gradients(params, batch, clip)
+                else:
+                    grads = dict(model.placed(gradients(model.home(params), step, batch)))
             for name, start_leaf in anchor.items():
                 grads[name].add_(params[name] - start_leaf, alpha=proximal)
-            guarded = grads if hook is None else hook(grads, params, step, batch)
+            guarded: Params = grads
+            if hook is not None:
+                guarded = model.placed(hook(dict(model.home(grads)), model.home(params), step, batch))
             if optimiser is not None:
                 optimiser.step(params, guarded, batch.active)
                 continue
             idle = not bool(batch.active.all())
             for name, leaf in params.items():
                 grad = guarded[name]
-                leaf.sub_(grad * batch.active.view(-1, *[1] * (grad.dim() - 1)) if idle else grad, alpha=lr)
+                active = batch.active.to(grad.device).view(-1, *[1] * (grad.dim() - 1))
+                leaf.sub_(grad * active if idle else grad, alpha=lr)
+    params = dict(model.home(params))
+    if optimiser is not None:
+        optimiser.moments = {name: dict(model.home(leaves)) for name, leaves in optimiser.moments.items()}
     check_finite(params, lr)
     return params
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,11 +19,13 @@ from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots
+from coterie.learn.models.device import OnDevice, usable
 from coterie.learn.models.mixture import Mixture
 from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params, pick
 from coterie.measure.cost import Stopwatch
 from coterie.measure.groups import Clusters
+from coterie.measure.own_metrics import Metric, mean_of
 from coterie.measure.utility import ACCURACY, COST, Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
@@ -111,12 +113,17 @@ def train(
     ledger: Ledger | None = None,
     start: Start | None = None,
     stop: Patience | None = None,
+    device: str = "cpu",
+    metrics: Mapping[str, Metric] | None = None,
 ) -> Outcome:
     """Run the protocol to its end, going on from the folder's checkpoint if it has one. Clusterings need no model.
 
     ``seed=None`` takes everything from the operating system: noise that nobody knows, and a run that cannot be resumed.
     ``ledger`` composes over all runs that it is handed to, and refuses one that would spend more than it has left.
-    ``start`` is the trainer's ``begins``; with ``stop`` a run may end early.
+    ``start`` is the trainer's ``begins``; with ``stop`` a run may end early. On another ``device`` ("cuda", "mps")
+    clients train and evaluate there; what travels, noise and the server stay on the CPU. ``metrics`` are measures of
+    your own, by name: functions of a client's class probabilities (rows, classes) and labels (rows,); their means over
+    clients are in the history.
     """
     defence = defence or Defence()
     if stop is not None:
@@ -130,7 +137,7 @@ def train(
         ring = Ring(
             protocol,
             federation,
-            None if model is None else as_model(model),
+            None if model is None else _on(device, as_model(model)),
             defence,
             Roots.from_entropy() if seed is None else Roots.seeded(seed),
             tape,
@@ -139,7 +146,7 @@ def train(
             processes=processes,
             ledger=own,
         )
-        return _trained(ring, federation, evaluate_every, folder, witness, progress, stop)
+        return _trained(ring, federation, evaluate_every, folder, witness, progress, stop, metrics or {})
 
 
 def _room(
@@ -163,11 +170,12 @@ def _trained(
     witness: Witness | None,
     progress: Progress | None,
     stop: Patience | None,
+    metrics: Mapping[str, Metric],
 ) -> Outcome:
     with folder.held() if folder else nullcontext(), ring:
         saved = folder.load() if folder else None
         history = list(saved.history) if saved else []
-        watcher = _Watcher(ring, evaluate_every, folder, progress, history, witness, federation.groups, stop)
+        watcher = _Watcher(ring, evaluate_every, folder, progress, history, witness, federation.groups, stop, metrics)
         root = ring.roots.secrets.fingerprint()
         require(
             saved is None or saved.root in ("", root),
@@ -206,6 +214,11 @@ def _trained(
     )
 
 
+def _on(device: str, model: Model) -> Model:
+    where = usable(device)
+    return model if where.type == "cpu" else OnDevice(model, where)
+
+
 def _require_trainer(protocol: AnyProtocol, what: str) -> None:
     require(isinstance(protocol, Trainer), what, type(protocol).__name__, "is no trainer of models; leave it out")
 
@@ -229,6 +242,7 @@ class _Watcher:
     witness: Witness | None
     groups: Tensor
     stop: Patience | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
 
     def __call__(self, ask: AnyAsk) -> None:
@@ -272,5 +286,6 @@ class _Watcher:
             row: Measured = {"round": round, scores.measure: scores.mean, "sizes": scores.sizes}
             if scores.measure != COST:
                 row |= Clusters.of(scores, self.groups).row()
+            row |= {name: mean_of(metric, self.ring, state) for name, metric in self.metrics.items()}
             self.history.append(row | self.ring.metrics.means())
         return scores

@@ -205,7 +205,7 @@ class Dense(Model):
         if self.dropout == 0:
             return None
         kept = [key_of(seed).child(layer).coins(1 - self.dropout, hidden[0].numel()) for seed in batch.seeds]
-        return torch.from_numpy(np.stack(kept)).view(hidden.shape).to(hidden.dtype).div_(1 - self.dropout)
+        return torch.from_numpy(np.stack(kept)).view(hidden.shape).to(hidden).div_(1 - self.dropout)
 
     def _backward(
         self, params: Params, batch: Batch, inputs: list[Tensor], masks: list[Tensor | None], logits: Tensor

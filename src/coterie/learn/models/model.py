@@ -123,6 +123,13 @@ class Model(ABC):
     def module(self, params: Params) -> nn.Module:
         """A plain module with these parameters of one model, ready to predict."""
 
+    def placed(self, leaves: Params) -> Params:
+        """These leaves where the model computes; back again with ``home``."""
+        return leaves
+
+    def home(self, leaves: Params) -> Params:
+        return leaves
+
     def own(self) -> dict[str, Tensor] | None:
         """The parameters that it came with, where it was given as a module; None: all are drawn."""
         return None
