@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from types import EllipsisType
 from typing import Literal
 
 import torch
@@ -97,13 +96,16 @@ class Optimiser:
         return Optimiser(kind, lr, momentum, weight_decay, betas, moments, torch.zeros(clients))
 
     def step(self, params: Params, grads: Params, active: Tensor) -> None:
-        """Move the parameters in place. All clients in one call, unless some stand still or are at another count."""
-        together = bool(active.all()) and (self.kind == SGD or bool((self.counts == self.counts[0]).all()))
-        places: list[int | EllipsisType] = [...] if together else active.nonzero().flatten().tolist()
-        names = list(params)
+        """Move the parameters in place, in one call for all clients that are active.
+
+        Each client's leaf is a tensor of its own to the kernel: in one long tensor, a number's rounding would depend on
+        where it lies, and so on who else is there.
+        """
+        clients, names = active.nonzero().flatten().tolist(), list(params)
 
         def cut(leaves: Params) -> list[Tensor]:
-            return [leaves[name][place] for place in places for name in names]
+            parts = [leaves[name].unbind() for name in names]
+            return [part[client] for part in parts for client in clients]
 
         solid = map_leaves(lambda leaf: leaf.contiguous(), grads)  # the kernels read memory in a row
         if self.kind == SGD:
@@ -111,7 +113,7 @@ class Optimiser:
             self._sgd(cut(params), cut(solid), velocities)
         else:
             where = next(iter(params.values())).device
-            counts = [self.counts[0 if together else place].clone().to(where) for place in places for _ in names]
+            counts = [self.counts[client].clone().to(where) for _ in names for client in clients]
             self._adam(cut(params), cut(solid), cut(self.moments["mean"]), cut(self.moments["square"]), counts)
         self.counts += active
 
