@@ -71,6 +71,8 @@ AUDIT: dict[str, Any] = {
     "preference_profiling": {"retrain": 1},
     "kmeans_membership": {"trials": 20},
     "kmeans_reconstruction": {"victims": 1},
+    "gradient_inversion": {"victims": 2, "pictures": 1, "iterations": 2},
+    "client_reconstruction": {"rounds": 2, "steps": 1},
 }
 
 

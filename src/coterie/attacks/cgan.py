@@ -69,7 +69,7 @@ class CganReconstruction:
     fake: int | None = None
     active_from: int | None = 2
     poison: float = 0.25
-    beyond: float = 0.0
+    beyond: float = 1.0
     latent: int = 64
     width: int = 24
     each: int = 10  # pictures of a class in its guess

@@ -78,6 +78,24 @@ class ReconstructionSettings(BaseModel):
     victims: int = Field(default=5, ge=1)  # clients, of each of which one record is looked for
 
 
+class InversionSettings(BaseModel):
+    """Of gradient inversion: ``[audit.gradient_inversion]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    pictures: int = Field(default=2, ge=1, le=64)  # that a client's update is of, at most
+    victims: int = Field(default=4, ge=1)
+    iterations: int = Field(default=300, ge=1)
+
+
+class ClientReconstructionSettings(BaseModel):
+    """Of reconstruction inside a cluster: ``[audit.client_reconstruction]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    rounds: int = Field(default=40, ge=1)  # at most
+    tapped: float = Field(default=1.0, ge=0, le=1)  # share of the victim's uploads that is read
+    steps: int = Field(default=30, ge=1)  # of the generator, a round
+
+
 class AuditOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     seeds: int = Field(default=3, ge=1)
@@ -89,6 +107,8 @@ class AuditOptions(BaseModel):
     preference_profiling: ProfilingSettings = ProfilingSettings()
     kmeans_membership: MembershipSettings = MembershipSettings()
     kmeans_reconstruction: ReconstructionSettings = ReconstructionSettings()
+    gradient_inversion: InversionSettings = InversionSettings()
+    client_reconstruction: ClientReconstructionSettings = ClientReconstructionSettings()
 
 
 class RecordedOptions(BaseModel):

@@ -57,6 +57,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "masks": Benchmark("secure sums' set-up for a thousand clients", "coterie.bench.masks:set_up"),
     "kmeans": Benchmark("FedDP-KMeans: a loop, the public code, ten million points", "coterie.bench.kmeans:kmeans"),
     "vertical": Benchmark("vertical k-means, a step beside scikit-learn's", "coterie.bench.vertical:vertical"),
+    "duel": Benchmark("a generator against a discriminator, beside a bare loop", "coterie.bench.duel:duel"),
     "noise": Benchmark("discrete noise and exact sums beside floats", "coterie.bench.noise:noise"),
     "shadows": Benchmark("shadow federations together and one by one", "coterie.bench.shadows:both"),
     "canaries": Benchmark("what canaries prove of DP-SGD, honest and broken", "coterie.bench.canaries:canaries"),

@@ -34,17 +34,17 @@ class Bout:
     picture. ``contrast`` compares how bright pixels are with those of samples of the class, wherever they lie.
     """
 
-    steps: int = 60
-    batch: int = 64
+    steps: int = 30
+    batch: int = 32
     generator_lr: float = 1e-3
-    discriminator_lr: float = 2e-4
+    discriminator_lr: float = 1e-3
     likeness: float = 0.0
     robust: float = 0.1
     smooth: float = 0.3
     diversity: float = 0.02
-    contrast: float = 0.0
+    contrast: float = 1.0
     jitter: int = 1  # pixels by which pictures are shifted at random before they are judged
-    only_fakes: bool = False  # the discriminator learns nothing but its class for what is made up
+    only_fakes: bool = True  # the discriminator learns nothing but its class for what is made up; else all of it
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps", self.steps, "must be at least 1")

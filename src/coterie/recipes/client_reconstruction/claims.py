@@ -1,0 +1,62 @@
+"""What paper 004 says of its own tables, and whether it holds in ours: rows by key, compared seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coterie.measure.reproduced import Claim, Row, Rows
+
+POOLS = 4  # whose pictures are compared where there are six clients: the victim's, two others', strangers'
+
+
+def table_one_claims(rows: Rows) -> Sequence[Claim]:
+    """CFL leaks more than FL, and more the more is tapped: by the paper's score, and by scores with a known chance."""
+    claims = []
+    for measure in ("similarity", "identified", "beyond strangers"):
+        for data in ("MNIST", "CMNIST"):
+            whole, none, plain = (_real(rows, data, method, share) for method, share in WHAT)
+            if whole and plain:
+                text = f"{data}, {measure}: a cluster leaks more than all clients together"
+                claims.append(_more(text, measure, whole, plain))
+            if whole and none:
+                text = f"{data}, {measure}: all tapped leaks more than nothing tapped"
+                claims.append(_more(text, measure, whole, none))
+    for row in rows:
+        if "control" in row.key:
+            told = row.values["identified"]
+            text = f"{row.key['data']}: a victim with nothing of its own is identified as often as by chance"
+            claims.append(Claim(text, told.covers(1 / POOLS), f"{told} against {1 / POOLS:.3f}"))
+    return claims
+
+
+WHAT = (("CFL", 1.0), ("CFL", 0.0), ("FL", 1.0))
+
+
+def _real(rows: Rows, data: str, method: str, share: float) -> Row | None:
+    """Of the fewest clients that there are."""
+    found = [row for row in rows.where(data=data, method=method, share=share) if "control" not in row.key]
+    return min(found, key=lambda row: float(row.key["clients"]), default=None)
+
+
+def defence_claims(rows: Rows) -> Sequence[Claim]:
+    """The defence lowers similarity and costs little accuracy; and whether adapting the noise earns anything."""
+    claims = []
+    by_name = {str(row.key["defence"]): row for row in rows.where(strength=1.0)}
+    if "none" in by_name and "adaptive" in by_name:
+        bare, guarded = by_name["none"], by_name["adaptive"]
+        lowered = ("similarity", "identified", "recognised")
+        claims += [_more(f"{measure}: adaptive noise lowers it", measure, bare, guarded) for measure in lowered]
+        lost = bare.values["accuracy"].minus(guarded.values["accuracy"])
+        claims.append(Claim("adaptive noise costs at most 3.3 points of accuracy", lost.at_most(0.033), f"{lost}"))
+    if "plain" in by_name and "adaptive" in by_name:
+        gained = by_name["adaptive"].values["accuracy"].minus(by_name["plain"].values["accuracy"])
+        claims.append(Claim("adaptive noise keeps more accuracy than plain noise", gained.above(0), f"by {gained}"))
+        claims.append(
+            _more("similarity: under plain noise it is higher", "similarity", by_name["plain"], by_name["adaptive"])
+        )
+    return claims
+
+
+def _more(text: str, measure: str, one: Row, other: Row) -> Claim:
+    here, there = (row.ours if measure == "similarity" else row.values[measure] for row in (one, other))
+    return Claim(text, here.minus(there).above(0), f"{here.value:.3f} against {there.value:.3f}")

@@ -1,0 +1,259 @@
+"""What the jobs of paper 004's tables do: one attack inside a federation, one inversion, one count of costs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from coterie.attacks.base import Pictures
+from coterie.attacks.cgan import CganReconstruction, eavesdropper
+from coterie.attacks.inversion import CURIOUS_SERVER, GradientInversion
+from coterie.audit.curves import as_png
+from coterie.data.auxiliary import Auxiliary
+from coterie.data.federation import Federation, Shards
+from coterie.defences.adaptive_ldp import AdaptiveLdp, Budget, PlainLdp, strengths
+from coterie.defences.clipped_ldp import ClippedLdp
+from coterie.flow.guard import Defence
+from coterie.flow.ring import AnyRing, Ring
+from coterie.flow.turn import Roots
+from coterie.learn.generative.duel import Bout
+from coterie.learn.models.bundled import StridedCnn
+from coterie.learn.sgd import Local
+from coterie.measure.cost import forget_peak, peak_memory
+from coterie.measure.likeness import (
+    OTHERS,
+    STRANGERS,
+    Holders,
+    Likeness,
+    collapse,
+    difference,
+    identified,
+    recognised,
+)
+from coterie.measure.picture_quality import matched, psnr, ssim
+from coterie.measure.utility import evaluate
+from coterie.protocols.base import Trainer
+from coterie.protocols.cosine_kmeans import CosineKMeans
+from coterie.protocols.fedavg import FedAvg
+from coterie.recipes.client_reconstruction.setups import ATTACKER, Setup
+from coterie.rng import Rng
+from coterie.run.jobs import Result
+from coterie.wire.tape import Tape
+from coterie.wire.view import Entries
+
+DELTA = 1e-5
+SHOWN = 3  # pictures of a class in a gallery
+ITERATIONS = 600  # of an inversion
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large everything is. The paper has no word on batch sizes or optimisers; these are ours."""
+
+    each: int  # pictures a client
+    rounds: int
+    local: Local
+    width: int  # of the network
+    bout: Bout
+    halved: bool  # 14 pixels a side in place of 28
+
+    def model(self, federation: Federation) -> StridedCnn:
+        """With one output to spare, as the paper's discriminator has."""
+        channels, rows, columns = federation.examples.x.shape[1:]
+        return StridedCnn(11, (channels, rows, columns), width=self.width)
+
+
+BOUT = Bout(steps=25)
+SIZES = {
+    "quick": Sizes(400, 40, Local(steps=15, batch_size=32, lr=0.15), 16, BOUT, halved=True),
+    "paper": Sizes(8000, 100, Local(epochs=2, batch_size=64, lr=0.1), 32, replace(BOUT, steps=150, batch=64), False),
+}
+
+
+def defences(rounds: int) -> Mapping[str, Defence]:
+    """Noise is relative to parameters of about 0.05."""
+    return {
+        "none": Defence(),
+        "plain": PlainLdp(1.0, 0.01),
+        "adaptive": AdaptiveLdp(Budget(2.0, 0.5, rounds), 0.01),
+        "clipped": ClippedLdp(1.0, 1.0),
+    }
+
+
+def reconstructed(
+    data: str,
+    clients: int,
+    method: str,
+    share: float,
+    seed: int,
+    scale: str,
+    folder: str | None = None,
+    defence: str = "none",
+    entries: str = Entries.RANDOM.name,
+    control: bool = False,
+    active: bool = True,
+    victim: int = 1,
+    strength: float = 1.0,
+    longer: int = 1,
+) -> Result:
+    """One federation with one attacker in it, and all scores of what it draws."""
+    sizes = replace(SIZES[scale], rounds=longer * SIZES[scale].rounds)
+    setup = Setup(data, clients, sizes.each, sizes.halved, victim, control, folder)
+    federation, truth = setup.federation(seed)
+    model, guard = sizes.model(federation), stronger(defences(sizes.rounds)[defence], strength)
+    trainer = protocol(method, sizes)
+    attack = CganReconstruction(
+        eavesdropper(ATTACKER, victim, share, Entries[entries]),
+        victim,
+        model,
+        sizes.local,
+        Auxiliary(replace(federation.examples.take(federation.train[ATTACKER]), classes=10)),
+        sizes.bout,
+        fake=10,
+        active_from=2 if active else None,
+    )
+    ring: AnyRing = Ring(trainer, federation, model, guard, Roots.seeded(seed), adversaries=[attack])
+    started = time.monotonic()
+    with ring:
+        state = ring.run()
+        accuracy = evaluate(ring, state)
+    drawn = attack.pictures(ring.memory[-1], Rng.seeded(seed).child("guess"))
+    guess = Pictures({name: (found + 1) / 2 for name, found in drawn.of.items()})
+    promise = guard.guarantee(trainer.facts(federation, DELTA))
+    there = [name for name in guess.of if len(truth.victim[name])]
+    return {
+        **scores(guess, truth),
+        "accuracy": accuracy.mean,
+        "cluster": together(ring, state, setup),
+        "losses": [list(map(float, row)) for row in ring.memory[-1]["losses"]],
+        "seconds": time.monotonic() - started,
+        "epsilon": promise.epsilon if promise is not None and promise.proven else None,
+        "true": [as_png(truth.victim[name][0]) for name in there],
+        "drawn": [[as_png(one) for one in guess.of[name][:SHOWN]] for name in there],
+    }
+
+
+def protocol(method: str, sizes: Sizes) -> Trainer[Any]:
+    if method == "FL":
+        return FedAvg(rounds=sizes.rounds, local=sizes.local)
+    return CosineKMeans(rounds=sizes.rounds, local=sizes.local, clusters=2)
+
+
+def stronger(defence: Defence, strength: float) -> Defence:
+    """The same with so many times the noise, to compare defences at equal accuracy."""
+    if isinstance(defence, AdaptiveLdp | PlainLdp):
+        return replace(defence, sensitivity=strength * defence.sensitivity)
+    if isinstance(defence, ClippedLdp):
+        return replace(defence, noise_multiplier=strength * defence.noise_multiplier)
+    return defence
+
+
+def together(ring: AnyRing, state: Any, setup: Setup) -> bool:
+    """Whether attacker and victim ended in one cluster."""
+    chosen = ring.protocol.choose(ring.models(state), ring.everyone(state)).argmax(1)
+    return bool(chosen[ATTACKER] == chosen[setup.victim])
+
+
+def scores(guess: Pictures, truth: Holders) -> Result:
+    likeness = Likeness.of(guess, truth)
+    return {
+        "similarity": likeness.similarity,
+        "disc": likeness.disc,
+        "wrong class": likeness.wrong_class,
+        "others": likeness.others,
+        "strangers": likeness.strangers,
+        "own": likeness.own,
+        "identified": identified(guess, truth).score,
+        "chance": identified(guess, truth).chance,
+        "beyond others": difference(guess, truth, OTHERS).score,
+        "beyond strangers": difference(guess, truth, STRANGERS).score,
+        "recognised": recognised(guess, truth).score,
+        "collapse": collapse(guess, truth),
+    }
+
+
+# -- inversion --------------------------------------------------------------------------------------------------------
+
+
+def inverted(batch: int, steps: int, trained: int, seed: int, scale: str, folder: str | None = None) -> Result:
+    """What a curious server rebuilds of one client's first upload, after so many rounds of training."""
+    sizes = SIZES[scale]
+    setup = Setup("MNIST", 6, batch * steps, halved=False, folder=folder)
+    federation, _ = setup.federation(seed)
+    model, local = sizes.model(federation), Local(steps=steps, batch_size=batch, lr=0.05)
+    tape = Tape([CURIOUS_SERVER])
+    ring: AnyRing = Ring(
+        FedAvg(rounds=trained + 1, local=local), federation, model, roots=Roots.seeded(seed), tape=tape
+    )
+    with ring:
+        ring.run()
+    shape = federation.examples.x.shape[1:]
+    attack = GradientInversion(
+        model,
+        local,
+        (shape[0], shape[1], shape[2]),
+        clients=(setup.victim,),
+        round=trained,
+        span=(-1.0, 1.0),
+        iterations=ITERATIONS,
+    )
+    found = attack.infer(tape.view(CURIOUS_SERVER), Auxiliary(), Rng.seeded(seed)).of[setup.victim]
+    found, true = (found + 1) / 2, (federation.examples.x[federation.train[setup.victim]] + 1) / 2
+    pairs = matched(found, true)
+    one, other = (torch.tensor(list(places)) for places in zip(*pairs, strict=True))
+    noise = psnr(found[one], true[other])
+    return {
+        "ssim": float(ssim(found[one], true[other]).mean()),
+        "psnr": float(noise.clamp_max(60).mean()),
+        "true": [as_png(picture) for picture in true[other][:8]],
+        "drawn": [as_png(picture) for picture in found[one][:8]],
+    }
+
+
+# -- costs ------------------------------------------------------------------------------------------------------------
+
+
+def cost(defence: str, seed: int, scale: str, folder: str | None = None) -> Result:
+    """What a round of one client costs under a defence: operations, seconds, memory, bytes; and the defence alone."""
+    sizes = replace(SIZES[scale], rounds=2)
+    federation, _ = Setup("MNIST", 6, sizes.each, sizes.halved, folder=folder).federation(seed)
+    alone = replace(
+        federation,
+        train=Shards.of([federation.train[0]]),
+        test=Shards.of([federation.test[0]]),
+        groups=torch.zeros(1, dtype=torch.int64),
+    )
+    model, guard = sizes.model(federation), defences(sizes.rounds)[defence]
+    forget_peak()
+    started, counter = time.process_time(), FlopCounterMode(display=False)
+    ring: AnyRing = Ring(FedAvg(rounds=2, local=sizes.local), alone, model, guard, Roots.seeded(seed), processes=0)
+    with ring, counter:
+        ring.run()
+    return {
+        "operations": counter.get_total_flops() / 2,
+        "seconds": (time.process_time() - started) / 2,
+        "memory": float(peak_memory()),
+        "bytes": ring.traffic.up_a_client,
+        "noised": noised_parameters(guard, model),
+    }
+
+
+def noised_parameters(guard: Defence, model: StridedCnn) -> float:
+    """The share of parameters that get noise at its full strength: what the paper's saving is a saving of."""
+    leaves = model.init(0)
+    total = sum(leaf.numel() for leaf in leaves.values())
+    if isinstance(guard, AdaptiveLdp):
+        parts = strengths(leaves, guard.layers, guard.lighter)
+        strong = [leaf.numel() for name, leaf in leaves.items() if parts[name] == 1]
+        return float(sum(strong)) / total
+    return 0.0 if type(guard) is Defence else 1.0
+
+
+def finite(value: float | None) -> float:
+    return math.nan if value is None else value
