@@ -31,6 +31,7 @@ from coterie.rng import Rng
 from coterie.wire.codec import register
 from coterie.wire.view import ThreatModel, View
 
+SIZED_BY = 6  # imagined clients by which a cluster's size is read in rounds whose aggregates are not imagined
 SCORED_AT_ONCE = 256  # aggregates, so that their features need not lie side by side
 
 
@@ -111,9 +112,9 @@ class PassiveProperty:
 
     def imagined(self, observed: Observed, known: Known, rng: Rng, whole: bool = True) -> dict[str, Tensor]:
         """Updates (others + 2 each, ...) from the observed start: others, then the likes of the victim without and
-        with property data. Not ``whole``: those without."""
+        with property data. Not ``whole``: some of those without, enough to compare lengths with."""
         rows = torch.from_numpy(self.rows(known, rng.child("clients").numpy()))
-        rows = rows if whole else rows[: self.others + self.each]
+        rows = rows if whole else rows[: min(SIZED_BY, self.others + self.each)]
         return self.imitation.train(observed.start, known.examples, rows, rng.child("training"))
 
     def aggregated(self, updates: Params, behind: Behind, rng: Rng) -> dict[str, Tensor]:

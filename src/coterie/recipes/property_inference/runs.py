@@ -106,7 +106,7 @@ def size(scale: Scale, letter: str) -> Size:
         rounds = {True: 500, False: 5000}[letter in REVIEWS]
         return Size(Detail(None), 100, rounds - 100, 5, Local(1, None, 32, rate), 1, 6, 3)
     fast = Local(1, None, 32, {True: 0.2, False: 0.02}[letter in REVIEWS])
-    return Size(Detail(16, tokens=30, vocabulary=2000), 150, 120, 3, fast, 4, 4, 3)
+    return Size(Detail(16, tokens=30, vocabulary=2000), 100, 90, 3, fast, 4, 4, 3)
 
 
 def attacked(

@@ -43,7 +43,7 @@ METHODS = ("FL", "CFL")
 FACES, REVIEWS, ALL = "ABC", "DE", "ABCDE"
 PUBLISHED_CLIENTS = (5, 10, 15, 20)
 QUICK_CLIENTS = (3, 5, 10, 20)
-CONTROLLED = 5  # clients up to which a quick table has controls
+CONTROLLED = 3  # clients up to which a quick table has controls
 OUT, LEFT_IN = "taken out", "left in"
 
 
@@ -74,7 +74,7 @@ def passive(
             key_of(task, method, clients),
             published.PASSIVE[clients][2 * ALL.index(task) + METHODS.index(method)],
             Plan(task, method, clients),
-            controls=scale is Scale.PAPER or clients <= CONTROLLED,
+            controls=scale is Scale.PAPER or (clients <= CONTROLLED and method == "CFL"),
         )
         for clients in many(scale, quick, paper)
         for task in tasks
@@ -87,15 +87,15 @@ def passive(
 
 def active(scale: Scale) -> list[Entry]:
     """The passive attack stands beside the active ones, to be compared with them. A gamma of 0 is the passive one."""
-    entries = []
-    for clients in many(scale, (3, 5), PUBLISHED_CLIENTS):
-        for task in "C" if scale is Scale.QUICK else FACES:
+    quick, entries = scale is Scale.QUICK, []
+    for clients in many(scale, (5,), PUBLISHED_CLIENTS):
+        for task in "C" if quick else FACES:
             printed = published.ACTIVE[beside(clients)][3 * FACES.index(task) :]
             for number, method in enumerate(METHODS):
                 quiet = key_of(task, method, clients, attack="passive", gamma=0.0)
-                entries.append(Entry(quiet, None, Plan(task, method, clients)))
+                entries.append(Entry(quiet, None, Plan(task, method, clients), controls=not quick))
                 loud = key_of(task, method, clients, attack="active", gamma=1.0)
-                entries.append(Entry(loud, printed[number], Plan(task, method, clients, gamma=1.0), method == "CFL"))
+                entries.append(Entry(loud, printed[number], Plan(task, method, clients, gamma=1.0), not quick))
             for gamma in (5.0, 10.0):
                 scaled = key_of(task, "CFL", clients, attack="scaled", gamma=gamma)
                 plan = Plan(task, "CFL", clients, gamma=gamma)
@@ -138,9 +138,8 @@ def regularised(attacked: bool, scale: Scale) -> list[Entry]:
 
 
 def private(scale: Scale) -> list[Entry]:
-    """Every attack under DP-SGD. Quick: 3 clients, controls at sigma 0.5 on CFL, and on FL the passive attack alone."""
-    quick = scale is Scale.QUICK
-    entries = []
+    """Every attack under DP-SGD. Quick: 3 clients; on FL the passive attack at sigma 0.5 alone, and no controls."""
+    quick, entries = scale is Scale.QUICK, []
     for clients in many(scale, (3,), PUBLISHED_CLIENTS):
         for task in "C" if quick else FACES:
             for method in METHODS:
@@ -151,7 +150,7 @@ def private(scale: Scale) -> list[Entry]:
                         continue
                     printed = table[beside(clients)]
                     key, plan = private_key(task, method, clients, sigma), Plan(task, method, clients, sigma=sigma)
-                    entries.append(Entry(key, printed[at], plan, not quick or (method == "CFL" and sigma == 0.5)))
+                    entries.append(Entry(key, printed[at], plan, not quick))
                     if quick and method == "FL":
                         continue
                     for attack, gamma, value in (("active", 1.0, printed[6 + at]), ("scaled", 5.0, None)):
