@@ -3,8 +3,8 @@
 An aggregate is ``s u + (1 - s) v``: ``u`` is the update of the adversary's own clients, which it knows, ``v`` the mean
 of the others', which it is after, and ``s`` its own share. The share follows from the cluster's size where the view
 tells it or the rules fix it (one model, and everybody takes part). Else it is read off the aggregate itself: how far
-that lies along ``u``, and how long it is, beside aggregates of so many imagined clients. An upload that was scaled up
-stands out so much that the size is hardly ever missed.
+that lies along the part of ``u`` that no imagined client's update explains. An upload that was scaled up stands out so
+much that the size is hardly ever missed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from coterie.wire.view import View
 ALONE = 1e-3  # of its own length: an aggregate that is no farther from the own update is of nobody else
 RATIOS = tuple(2.0 ** (step / 4) for step in range(-12, 13))  # what others may weigh beside the adversary's clients
 DRAWN = 64  # aggregates that are imagined for each size
+DOUBT = 4.0  # by how much the variances of what depends on guessed labels are widened
+LEAST_SPREAD = 1e-5  # of a share: rounding, and what a normal distribution of few moments does not know
 
 
 @dataclass(frozen=True)
@@ -149,33 +151,57 @@ def _with_own(
 
 @dataclass(frozen=True)
 class Products:
-    """Inner products of imagined updates with each other and with the own one, and of the aggregate with it."""
+    """Inner products of imagined updates with each other, with the own one, and with what is the own one's alone.
+
+    All that start from the same model move alike, and how much alike depends on labels that the adversary can only
+    guess. The noise of its own batch, and what it did to its upload, is nobody else's: the part of the own update that
+    some of the imagined ones do not explain (``alone``). Of the others, how far each lies along it is kept, too. In
+    units of the own update.
+    """
 
     among: NDArray[np.float64]  # (imagined, imagined)
     with_own: NDArray[np.float64]  # (imagined,)
-    own: float
+    with_alone: NDArray[np.float64]  # (imagined that explain nothing,)
     seen: NDArray[np.float64]  # (2,): how far the aggregate lies along the own update, and the logarithm of its length
+    seen_alone: float
 
 
 def products(imagined: Params, own: torch.Tensor, aggregate: torch.Tensor) -> Products:
-    rows = flatten(imagined).double()
-    mine, all_ = own.double(), aggregate.double()
-    length = float(mine @ mine)
-    seen = np.array([float(all_ @ mine) / length, _log(np.array(float(all_ @ all_)))])
-    return Products((rows @ rows.T).numpy(), (rows @ mine).numpy(), length, seen)
+    rows, mine, all_ = flatten(imagined).double(), own.double(), aggregate.double()
+    basis = torch.linalg.qr(rows[::2].T)[0]  # (length, those that explain)
+    alone = mine - basis @ (basis.T @ mine)
+    length, unit = float(mine @ mine), float(alone @ mine)
+    seen = np.array([float(all_ @ mine) / length, float(_log(all_ @ all_ / length))])
+    along = (rows[1::2] @ alone / unit).numpy()
+    return Products(
+        (rows @ rows.T / length).numpy(), (rows @ mine / length).numpy(), along, seen, float(all_ @ alone) / unit
+    )
 
 
 def likeliest(candidates: Sequence[tuple[int, float]], own: int, found: Products, rng: Rng) -> int:
-    """Which of these (others, what each weighs beside the own) makes the aggregate look most like itself."""
+    """Which of these (others, what each weighs beside the own) makes the aggregate look most like itself.
+
+    By how far it lies along what is the own update's alone, taken for normal with the moments of the imagined ones; and,
+    with doubt, by how far it lies along the whole of it and how long it is, beside aggregates of imagined clients.
+    """
     draws, chances = rng.child("size").numpy(), []
+    along = found.with_alone
+    mean, variance = float(along.mean()), float(along.var(ddof=min(1, len(along) - 1)))
     for others, ratio in candidates:
         share = own / (own + ratio * others)
-        subsets = _subsets(len(found.with_own), others, draws)
-        along, squares = subsets @ found.with_own, np.einsum("si,ij,sj->s", subsets, found.among, subsets)
-        length = share**2 * found.own + 2 * share * (1 - share) * along + (1 - share) ** 2 * squares
-        made = np.stack([share + (1 - share) * along / found.own, _log(length)], 1)  # (drawn, 2)
-        chances.append(_log_density(found.seen, made))
+        alone = np.array([[(1 - share) ** 2 * variance / others + LEAST_SPREAD]])
+        away = np.array([found.seen_alone - share - (1 - share) * mean])
+        made = _aggregates(found, share, _subsets(len(found.with_own), others, draws))
+        spread = DOUBT * (np.cov(made.T) + np.diag([1e-4, 1e-3]))
+        chances.append(_log_density(away, alone) + _log_density(found.seen - made.mean(0), spread))
     return int(np.argmax(chances))
+
+
+def _aggregates(found: Products, share: float, subsets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(drawn, 2): what would be seen of aggregates of the own update and of these means of imagined ones."""
+    along, squares = subsets @ found.with_own, np.einsum("si,ij,sj->s", subsets, found.among, subsets)
+    length = share**2 + 2 * share * (1 - share) * along + (1 - share) ** 2 * squares
+    return np.stack([share + (1 - share) * along, np.log(np.maximum(length, 1e-12))], 1)
 
 
 def _subsets(imagined: int, others: int, draws: np.random.Generator) -> NDArray[np.float64]:
@@ -186,13 +212,10 @@ def _subsets(imagined: int, others: int, draws: np.random.Generator) -> NDArray[
     return means
 
 
-def _log_density(seen: NDArray[np.float64], made: NDArray[np.float64]) -> float:
-    """Of a normal distribution with the moments of what was made, a little wider than they are."""
-    spread = np.cov(made.T) + np.diag([1e-4, 1e-3])
-    away = seen - made.mean(0)
+def _log_density(away: NDArray[np.float64], spread: NDArray[np.float64]) -> float:
+    """Of a normal distribution, so far from its mean."""
     return float(-0.5 * away @ np.linalg.solve(spread, away) - 0.5 * np.log(np.linalg.det(spread)))
 
 
-def _log(squares: NDArray[np.float64]) -> NDArray[np.float64]:
-    logs: NDArray[np.float64] = np.log(np.maximum(squares, 1e-300))
-    return logs
+def _log(value: torch.Tensor) -> torch.Tensor:
+    return value.clamp_min(1e-12).log()

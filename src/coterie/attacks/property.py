@@ -209,6 +209,7 @@ class PropertyNotes:
 
     following: int = 0  # the next round to look at
     keys: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)  # by key: the own cluster's as it was read; 0 for another cluster
     seen: list[list[Tensor]] = field(default_factory=list)  # for each way, features (1, features) by key
     made: list[Tensor] = field(default_factory=list)  # for each way, (rows, features)
     has: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # (rows,)
@@ -270,6 +271,7 @@ class PropertyWatch:
                 continue
             update = observed.update if attack.keep_own else here.without_own(observed.update)
             self._keep_seen((round, observed.slot), update)
+            self.notes.sizes.append(here.own.clients + here.others[0] if here.own is not None else 0)
             if attack.imagines(round):
                 own_streams = streams.child("slot", observed.slot)
                 self._keep_made(attack.aggregated(updates[observed.slot], here, own_streams), own_streams)

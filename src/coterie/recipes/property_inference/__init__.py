@@ -24,7 +24,7 @@ PAPER = "property-inference"
 DIFFERS = (
     "labels of the victim's two kinds of batch are matched, IFCA starts from models that clients have voted on, and "
     "they choose on a batch of their own (not so with --as-published); 2 clusters (the paper gives no number); DP-SGD "
-    "clips at 1. Quick: pictures of 16x16 or texts of 30 words, 100 rounds of warm-up and 90 scored, learning rate "
+    "clips at 1. Quick: pictures of 16x16 or texts of 30 words, 150 rounds of warm-up and 75 scored, learning rate "
     "0.02 (reviews 0.2), a property batch every 3rd round, aggregates imagined every 4th. Signed features are a "
     "stronger attack than the paper's; scores within clusters leave out what telling clusters apart gives. Tables 7 "
     "and 8 quick: 3 clients, beside the paper's 5; controls for 3 clients, and for the attack that is scaled up"

@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.others import Rules
-from coterie.attacks.property import Known, PassiveProperty, PropertyWatch, property_threat
+from coterie.attacks.property import Known, PassiveProperty, PropertyNotes, PropertyWatch, property_threat
 from coterie.attacks.property_active import ActiveProperty
 from coterie.attacks.updates import Imitation, directions, magnitudes
 from coterie.data.auxiliary import Auxiliary
@@ -106,7 +106,7 @@ def size(scale: Scale, letter: str) -> Size:
         rounds = {True: 500, False: 5000}[letter in REVIEWS]
         return Size(Detail(None), 100, rounds - 100, 5, Local(1, None, 32, rate), 1, 6, 3)
     fast = Local(1, None, 32, {True: 0.2, False: 0.02}[letter in REVIEWS])
-    return Size(Detail(16, tokens=30, vocabulary=2000), 100, 90, 3, fast, 4, 4, 3)
+    return Size(Detail(16, tokens=30, vocabulary=2000), 150, 75, 3, fast, 4, 4, 3)
 
 
 def attacked(
@@ -149,6 +149,7 @@ class Cell:
             **self.judged(guesses, truth),
             "observations": observations(guesses, watched.witness, federation),
             "cosines": watched.steadiness.cosines,
+            "sizes_read": sizes_read(watched.watch.notes, watched.witness),
             "guarantee": self.guarantee(federation),
             "cost": watched.cost,
             **plane,
@@ -243,6 +244,13 @@ class Cell:
         stated = self.plan.defence.guarantee(self.protocol.facts(federation, DELTA))
         assert stated is not None
         return {"epsilon": stated.epsilon, "delta": DELTA, "statement": str(stated)}
+
+
+def sizes_read(notes: PropertyNotes, witness: Witness) -> float | None:
+    """In which share of rounds the adversary read the size of its own cluster right; None if it was in none."""
+    true = witness.sizes()
+    found = [size == true[key] for key, size in zip(notes.keys, notes.sizes, strict=True) if size]
+    return sum(found) / len(found) if found else None
 
 
 def observations(guesses: Sequence[Suspicions], witness: Witness, federation: Federation) -> list[list[float]]:
