@@ -173,6 +173,29 @@ def test_newcomers_obtain_more_models_than_honest_ones() -> None:
     assert attacked.score > honest.score
 
 
+def test_property_inference_attacks_the_configured_federation_where_it_has_a_victim() -> None:
+    """Then it is no stress test, and all three attacks are run, each beside the controls that are asked for."""
+    asked: dict[str, Any] = {"property_inference": {"attacks": ["passive", "scaled"], "controls": ["absent"]}}
+    configured = subject(
+        data={"kind": "faces", "count": 400, "label": "male", "rows": 12, "columns": 12},
+        partition={"kind": "property", "clients": 3, "tag": "hat", "every": 2, "warmup": 2},
+        trainer={"kind": "fedavg", "rounds": 9, "local": {"steps": 1, "batch_size": 16, "lr": 0.1}},
+        audit=asked,
+    )
+    family = find("property inference")
+    assert family.admits(configured) == ""
+    assert family.differs(configured) == ""
+    found = family.measure(configured, NONE, 0).findings
+    assert [(one.attack, one.control) for one in found] == [
+        ("passive inference", False),
+        ("passive inference of what is absent", True),
+        ("scaled inference", False),
+        ("scaled inference of what is absent", True),
+    ]
+    stressed = subject(audit={"property": {"tag": "hat"}, **asked})
+    assert "clients with shares of all data" in family.differs(stressed)
+
+
 def test_property_inference_needs_a_property() -> None:
     assert "audit.property" in find("property inference").admits(subject())
 

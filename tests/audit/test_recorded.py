@@ -201,7 +201,7 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
             if "ids" in message.files:
                 path.unlink()
 
-    live = replace(FAMILY.attack(subject(), model, trainer, Defence(), federation.clients), warmup=4)
+    live = replace(FAMILY.attack(3, model, trainer, Defence(), federation.clients), warmup=4)
     held = split.auxiliary(federation)
     guess = live.infer(Tape([live.threat], recording).view(live.threat), held, Rng.seeded(0).child("attack"))
 

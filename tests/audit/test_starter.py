@@ -85,6 +85,24 @@ def test_a_table_is_read_as_a_person_would(tmp_path: Path) -> None:
     assert 0.1 <= share <= 0.5
 
 
+def test_a_survey_weight_or_a_key_is_no_property_and_what_is_sensitive_comes_first(tmp_path: Path) -> None:
+    """As in the census data called Adult: a weight has least to do with income, and is nobody's secret."""
+    frame = people().drop(columns=["number", "name", "born", "comment", "hand", "wealth"])
+    draws = np.random.default_rng(1)
+    frame["fnlwgt"] = draws.integers(10_000, 900_000, len(frame))
+    frame["record_id"] = draws.permutation(len(frame))
+    women = np.where(frame["income"] == "high", 0.25, 0.45)
+    frame["sex"] = np.where(draws.random(len(frame)) < women, "Female", "Male")
+    frame.to_csv(tmp_path / "adult.csv", index=False)
+    subject = written(tmp_path / "adult.csv", "income")
+    assert subject.audit.property is not None
+    assert subject.audit.property.tag == "sex"
+    frame.drop(columns="sex").to_csv(tmp_path / "adult.csv", index=False)
+    subject = written(tmp_path / "adult.csv", "income")
+    assert subject.audit.property is not None
+    assert subject.audit.property.tag == "height (cm)"
+
+
 def test_gaps_are_left_out_and_it_says_so(tmp_path: Path) -> None:
     frame = people()
     frame.loc[3, "wealth"] = np.nan

@@ -117,9 +117,9 @@ def test_controls_stand_with_their_row() -> None:
 
 def test_rows_and_seeds_can_be_chosen() -> None:
     recipe = OURS["9"]
-    some = recipe.jobs(Settings(seeds=(4,), rows=("C FL 3",)))
+    some = recipe.jobs(Settings(seeds=(4,), rows=("C CFL 3",)))
     assert sorted(job.key for job in some) == [
-        f"drawn/C-FL-3clients-{control}-seed4" for control in ("absent", "none", "placebo")
+        f"drawn/C-CFL-3clients-{control}-seed4" for control in ("absent", "none", "placebo")
     ]
 
 

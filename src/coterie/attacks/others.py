@@ -181,8 +181,8 @@ def products(imagined: Params, own: torch.Tensor, aggregate: torch.Tensor) -> Pr
 def likeliest(candidates: Sequence[tuple[int, float]], own: int, found: Products, rng: Rng) -> int:
     """Which of these (others, what each weighs beside the own) makes the aggregate look most like itself.
 
-    By how far it lies along what is the own update's alone, taken for normal with the moments of the imagined ones; and,
-    with doubt, by how far it lies along the whole of it and how long it is, beside aggregates of imagined clients.
+    By how far it lies along what is the own update's alone, taken for normal with the moments of the imagined ones;
+    and, with doubt, by how far it lies along the whole of it and how long it is, beside aggregates of imagined clients.
     """
     draws, chances = rng.child("size").numpy(), []
     along = found.with_alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -27,6 +28,16 @@ FEW_VALUES = 10  # a column with no more than these is taken as it is; one of mo
 SHARES = (0.1, 0.5)  # how common a property should be
 CUT = 0.7  # the quantile above which a number counts as having the property
 LEAST_OF_A_CLASS = 6  # rows with the property, and as many without, so that their label mixes can be matched
+SENSITIVE = re.compile(
+    r"(^|[^a-z])(sex|gender|rac[ei]|ethnic|religio|marital|married|relationship|nativ|national|country|birth|age|disab|"
+    r"health|diseas|diagnos|pregnan|orient|politic|party|union|immigr|citizen|language|criminal)",
+    re.IGNORECASE,
+)
+"""How columns are called that say something of a person which a federation should not give away."""
+
+BOOKKEEPING = re.compile(r"(weight|wgt|wt)$|^(index|unnamed.*|row.*|key|number|no|nr)$|(^|_)id$", re.IGNORECASE)
+"""How columns are called that serve whoever made the table: survey weights, row numbers, keys."""
+
 MOST_GAPS = 0.3  # the share of gaps from which on a column is left out
 
 
@@ -106,18 +117,29 @@ def _text(path: Path, data: dict[str, Any], examples: Examples, found: Property 
 
 
 def _best(candidates: Iterator[Property], examples: Examples) -> Property | None:
-    """The one that has least to do with the label: recognising labels must not pass for recognising the property."""
+    """What is sensitive by its name before what is not; of these, the one that has least to do with the label.
+
+    Recognising labels must not pass for recognising the property.
+    """
     classes = np.eye(examples.classes, dtype=bool)[examples.y.numpy()]  # (rows, classes)
-    best, least = None, np.inf
+    best, least = None, (True, np.inf)
     for found in candidates:
         with_it = (classes & found.has[:, None]).sum(0)
         without = classes.sum(0) - with_it
         if min(with_it.min(), without.min()) < LEAST_OF_A_CLASS:
             continue
         rates = with_it / classes.sum(0)
-        if rates.max() - rates.min() < least:
-            best, least = found, rates.max() - rates.min()
+        rank = (SENSITIVE.search(found.tag) is None, float(rates.max() - rates.min()))
+        if rank < least:
+            best, least = found, rank
     return best
+
+
+def _numbers_rows(column: pd.Series) -> bool:
+    """Whole numbers, hardly one of which comes twice: a key, in whatever order."""
+    from pandas.api import types
+
+    return bool(types.is_integer_dtype(column) and column.nunique() > 0.95 * len(column))
 
 
 def _common(has: NDArray[np.bool_]) -> bool:
@@ -133,11 +155,13 @@ def _of_tags(examples: Examples) -> Iterator[Property]:
 
 
 def _of_columns(frame: pd.DataFrame) -> Iterator[Property]:
-    """A value of a column with few, or the upper end of one with many numbers."""
+    """A value of a column with few, or the upper end of one with many numbers; of nothing that is mere bookkeeping."""
     from pandas.api import types
 
     for name in map(str, frame.columns):
         column = frame[name]
+        if BOOKKEEPING.search(name) or _numbers_rows(column):
+            continue
         if column.nunique() <= FEW_VALUES:
             known, codes = np.unique(column.to_numpy(), return_inverse=True)
             for number, value in enumerate(known):

@@ -53,7 +53,7 @@ class PropertyInference(Family):
     )
 
     def admits(self, subject: Subject) -> str:
-        if subject.audit.property is None:
+        if subject.audit.property is None and not has_victim(subject):
             return "no property is named: set audit.property = { tag = ..., value = ... }"
         if not isinstance(subject.protocol(subject.trainers[0]), Trainer):
             return "needs a trainer of models"
@@ -84,21 +84,17 @@ class PropertyInference(Family):
         _, played, trainer, federation = runs[0]
         shown = defence.kind == "none" and seed == subject.seed
         promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
-        drawn = charts(played, federation, asked.warmup, Rng.seeded(seed)) if shown else ()
+        drawn = charts(played, federation, split_of(subject).warmup, Rng.seeded(seed)) if shown else ()
         return played.evidence([finding for finding, *_ in runs], promise, drawn)
 
     def attacked(
         self, subject: Subject, examples: Examples, guard: Defence, control: Control, name: str, seed: int
     ) -> tuple[Finding, Played, Trainer[object], Federation]:
-        assert subject.audit.property is not None
-        rng = Rng.seeded(seed)
-        tag, value = subject.audit.property.tag, subject.audit.property.value
-        asked = subject.audit.property_inference
-        split = PropertySplit(asked.clients, tag, value, every=asked.every, warmup=asked.warmup, control=control)
+        rng, split = Rng.seeded(seed), split_of(subject, control)
         federation = split.split(examples, rng.child("partition"))
         model = subject.built_model(examples)
         trainer = self.trainer(subject, guard)
-        attack = self.attack(subject, model, trainer, guard, asked.clients)
+        attack = replace(self.attack(split.every, model, trainer, guard, split.clients), warmup=split.warmup)
         if (gamma := GAMMAS[name]) is not None:
             settings = {one.name: getattr(attack, one.name) for one in fields(attack)}
             attack = ActiveProperty(**settings, data=split.auxiliary(federation), gamma=gamma)
@@ -118,20 +114,24 @@ class PropertyInference(Family):
         return replay_property.lacking(recording)
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
-        return replay_property.replay(partial(self.attack, recording.subject), recording, seed)
+        attack_on = partial(self.attack, recording.subject.audit.property_inference.every)
+        return replay_property.replay(attack_on, recording, seed)
 
     def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
-        """As configured, but for as many rounds as the attack needs, and with the sampling that DP-SGD needs."""
+        """As configured; in a stress test for as many rounds as it needs, and with the sampling that DP-SGD needs."""
         trainer = subject.protocol(subject.trainers[0])
         assert isinstance(trainer, Trainer)
-        local = replace(trainer.local, poisson=isinstance(guard, DpSgd))
-        asked = subject.audit.property_inference
+        if has_victim(subject):
+            return trainer
+        asked, local = subject.audit.property_inference, replace(trainer.local, poisson=isinstance(guard, DpSgd))
         return replace(trainer, rounds=asked.warmup + asked.scored + 1, local=local)
 
     def protocol(self, subject: Subject) -> Trainer[object]:
         return self.trainer(subject, Defence())
 
     def differs(self, subject: Subject) -> str:
+        if has_victim(subject):
+            return ""
         asked = subject.audit.property_inference
         return (
             f"{asked.clients} clients with shares of all data, for {asked.warmup + asked.scored + 1} rounds; one of "
@@ -139,21 +139,39 @@ class PropertyInference(Family):
         )
 
     def attack(
-        self, subject: Subject, model: Model, trainer: Trainer[object], guard: Defence, clients: int
+        self, every: int, model: Model, trainer: Trainer[object], guard: Defence, clients: int
     ) -> PassiveProperty:
         """The adversary knows which defence is in use, as everybody who takes part does."""
-        asked, client = subject.audit.property_inference, guard.client
+        client = guard.client
         model = model.with_dropout(client.dropout) if client.dropout else model
         imitation = Imitation(model, replace(trainer.local, poisson=False), client.example_clip, imitated(client))
         return PassiveProperty(
             imitation,
             property_threat(PropertySplit.attacker),
-            asked.warmup,
-            imagine_every=asked.every,
+            imagine_every=every,
             rules=rules_of(trainer, clients),
             most_features=1024,
             features=directions,
         )
+
+
+def has_victim(subject: Subject) -> bool:
+    """Whether the configured federation itself has a client that uses property data in some rounds: no stress test."""
+    return subject.partition.kind == "property"
+
+
+def split_of(subject: Subject, control: Control = Control.NONE) -> PropertySplit:
+    """The configured split where it has a victim, else the stress test's own."""
+    if has_victim(subject):
+        target = registry.look_up(subject.partition.kind, registry.PARTITIONS, "partition")
+        split = registry.build(target, subject.partition.options, f"partition {subject.partition.kind!r}")
+        assert isinstance(split, PropertySplit)
+        return replace(split, control=control)
+    assert subject.audit.property is not None
+    asked, wanted = subject.audit.property_inference, subject.audit.property
+    return PropertySplit(
+        asked.clients, wanted.tag, wanted.value, every=asked.every, warmup=asked.warmup, control=control
+    )
 
 
 def rules_of(trainer: Trainer[object], clients: int) -> Rules:
