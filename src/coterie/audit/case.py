@@ -43,9 +43,8 @@ class PropertySettings(BaseModel):
     every: int = Field(default=3, ge=2)  # rounds; neighbours oppose each other, so every other looks like a property
     warmup: int = Field(default=60, ge=0)  # rounds that are not looked at
     scored: int = Field(default=90, ge=1)  # rounds that are
-    attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(
-        default=("passive", "active", "scaled"), min_length=1
-    )
+    # The active one, too, where it is asked for: scaled up it finds more, and each takes a training of its own.
+    attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(default=("passive", "scaled"), min_length=1)
     controls: tuple[Literal["placebo", "absent"], ...] = ("placebo",)  # beside each attack, and as long as it takes
 
 
