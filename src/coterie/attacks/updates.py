@@ -15,7 +15,7 @@ from coterie.data.federation import Examples
 from coterie.errors import require
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params, map_leaves, pick, subtract
-from coterie.learn.sgd import GradientHook, Local, descend
+from coterie.learn.sgd import Gradients, Local, descend
 from coterie.rng import Rng
 from coterie.wire.view import View
 
@@ -103,7 +103,7 @@ def _blocks(leaf: Tensor, most: int) -> Tensor:
     return leaf.reshape(updates, rows, -1, block)
 
 
-GuardOf = Callable[[Rng], GradientHook]
+GuardOf = Callable[[Model, Rng], Gradients]
 """A client's guard inside a local step, as whoever takes part can run it: from the adversary's own randomness."""
 
 
@@ -111,13 +111,12 @@ GuardOf = Callable[[Rng], GradientHook]
 class Imitation:
     """How the adversary believes that clients train: as it was told to, under the defence that is in use.
 
-    ``clip`` and ``guard`` are the client's own guard, which everybody who takes part has (``flow.cohort.imitated``);
-    an adversary that left them out would know less than anybody can.
+    ``guard`` is the client's own (``flow.cohort.imitated``), with its clipping, penalty and noise: everybody who takes
+    part has it, and an adversary that left it out would know less than anybody can.
     """
 
     model: Model
     local: Local
-    clip: float | None = None
     guard: GuardOf | None = None
 
     def train(self, start: Params, examples: Examples, rows: Tensor, rng: Rng) -> dict[str, Tensor]:
@@ -129,8 +128,7 @@ class Imitation:
             stacked,
             self._batches(examples, rows, rng.child("dropout")),
             self.local.lr,
-            clip=self.clip,
-            hook=None if self.guard is None else self.guard(rng.child("guard")),
+            gradients=None if self.guard is None else self.guard(self.model, rng.child("guard")),
             optimiser=self.local.begin(stacked),
         )
         return subtract(trained, stacked)

@@ -310,23 +310,24 @@ class Cohort:
         )
 
 
-def imitated(guard: ClientGuard) -> Callable[[Rng], GradientHook] | None:
+def imitated(guard: ClientGuard) -> Callable[[Model, Rng], Gradients] | None:
     """A guard inside a local step, for whoever imagines clients under it: everybody who takes part has it.
 
-    Its noise comes from the one who imagines; what it spends is on nobody's account.
+    Its noise comes from the one who imagines; what it spends is on nobody's account. None: it does nothing there.
     """
-    if type(guard).gradient is ClientGuard.gradient:
+    own = type(guard).gradient is not ClientGuard.gradient or type(guard).gradients is not ClientGuard.gradients
+    if not own and guard.example_clip is None:
         return None
 
-    def of(rng: Rng) -> GradientHook:
+    def of(model: Model, rng: Rng) -> Gradients:
         turn = Turn(0, Roots.same(rng))
 
-        def hook(grads: dict[str, Tensor], params: Params, index: int, batch: Batch) -> Params:
+        def gradients(params: Params, index: int, batch: Batch) -> dict[str, Tensor]:
             clients = len(batch.divisors)
-            step = Step(torch.arange(clients), index, batch.divisors, torch.ones(clients), batch.active, True, turn)
-            return guard.gradient(grads, params, step)
+            step = Step(torch.arange(clients), index, batch.divisors, torch.ones(clients), batch.active, False, turn)
+            return dict(guard.gradient(guard.gradients(model, params, batch, step), params, step))
 
-        return hook
+        return gradients
 
     return of
 

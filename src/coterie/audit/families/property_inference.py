@@ -144,7 +144,7 @@ class PropertyInference(Family):
         """The adversary knows which defence is in use, as everybody who takes part does."""
         client = guard.client
         model = model.with_dropout(client.dropout) if client.dropout else model
-        imitation = Imitation(model, replace(trainer.local, poisson=False), client.example_clip, imitated(client))
+        imitation = Imitation(model, replace(trainer.local, poisson=False), imitated(client))
         return PassiveProperty(
             imitation,
             property_threat(PropertySplit.attacker),

@@ -213,7 +213,7 @@ class Cell:
         guard = self.plan.defence.client
         model = chosen.model.with_dropout(guard.dropout) if guard.dropout else chosen.model
         settings: dict[str, Any] = {
-            "imitation": Imitation(model, self.size.local, guard.example_clip, imitated(guard)),
+            "imitation": Imitation(model, self.size.local, imitated(guard)),
             "threat": property_threat(PropertySplit.attacker),
             "warmup": self.size.warmup,
             "imagine_every": self.size.imagine_every,
