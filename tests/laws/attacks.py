@@ -33,6 +33,7 @@ from coterie.attacks.reconstruction import (
     RecordReconstruction,
 )
 from coterie.attacks.shadows import Asked, Rehearsed, Seat, ShadowMembership
+from coterie.attacks.update_membership import UpdateMembership
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation, Shards
@@ -154,6 +155,14 @@ def raids() -> Mapping[str, Raid]:
         ),
         "shadow membership": Raid(
             ShadowMembership(Seat.UPLOADS, SMALL, questions, Rehearsed(*looks), (0, 1)),
+            profiled,
+            rows,
+            SMALL,
+            auxiliary=each,
+            poorer=(ONE_CLIENT,),
+        ),
+        "update membership": Raid(
+            UpdateMembership(Seat.UPLOADS, SMALL, questions),
             profiled,
             rows,
             SMALL,

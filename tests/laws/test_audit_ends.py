@@ -73,6 +73,8 @@ AUDIT: dict[str, Any] = {
     "kmeans_reconstruction": {"victims": 1},
     "gradient_inversion": {"victims": 2, "pictures": 1, "iterations": 2},
     "client_reconstruction": {"rounds": 2, "steps": 1},
+    "model_membership": {"rehearsals": 4, "records": 60},
+    "canaries": {"count": 12},
 }
 
 

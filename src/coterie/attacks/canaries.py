@@ -17,47 +17,23 @@ import torch
 from torch import Tensor
 
 from coterie.attacks.base import Suspicions
+from coterie.attacks.coefficients import Unknowns, gradients, summed_gradients
 from coterie.attacks.shadows import Asked, Seat, final
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.errors import NotPermitted
-from coterie.learn.models.model import Batch, Model
+from coterie.learn.models.model import Model
 from coterie.learn.params import Params, flatten, map_leaves, pick
 from coterie.rng import Rng
 from coterie.wire.messages import TRAIN, Contributions
 from coterie.wire.view import ThreatModel, View
 
 LEAST_RIDGE = 1e-3  # of the mean squared norm of a canary's gradient: similar ones must not swing against each other
-AT_ONCE = 64  # canaries whose gradients are in memory at the same time
 
 
 def others_of(client: int) -> str:
     """The part of the auxiliary data that holds a client's other records."""
     return f"others of client {client}"
-
-
-class _Unknowns:
-    """The normal equations of one client's canaries, over all rounds."""
-
-    def __init__(self, canaries: int) -> None:
-        self.canaries = canaries
-        self.gram: Tensor | None = None
-        self.right: Tensor | None = None
-
-    def enter(self, rows: Tensor, moved: Tensor) -> None:
-        gram, right = rows @ rows.T, rows @ moved
-        self.gram = gram if self.gram is None else self.gram + gram
-        self.right = right if self.right is None else self.right + right
-
-    def solved(self, ridge: float) -> Tensor:
-        """(canaries,): each one's coefficient, drawn to their common mean by the ridge; sums are not drawn anywhere."""
-        assert self.gram is not None
-        assert self.right is not None
-        gram, own = self.gram.clone(), self.gram.diagonal()[: self.canaries].mean().clamp_min(1e-300)
-        gram.diagonal()[: self.canaries].add_(max(ridge, LEAST_RIDGE * float(own)))
-        gram.diagonal()[self.canaries :].mul_(1 + 1e-9)
-        found: Tensor = torch.linalg.solve(gram, self.right)
-        return found[: self.canaries]
 
 
 def ridge_for(noise_multiplier: float, clip: float, steps: int, rate: float) -> float:
@@ -101,7 +77,7 @@ class CanaryTest:
         return self._centred(best.nan_to_num(neginf=0.0))
 
     def _white_box(self, view: View, auxiliary: Auxiliary) -> Tensor:
-        canaries, unknowns = auxiliary.whole(), dict[int, _Unknowns]()
+        canaries, unknowns = auxiliary.whole(), dict[int, Unknowns]()
         for round in self.rounds or view.rounds():
             if not view.has_sent(round):
                 continue
@@ -113,12 +89,12 @@ class CanaryTest:
                 if len(theirs):
                     others = auxiliary.parts.get(others_of(client))
                     rows, moved = self._equations(sent, position, models, canaries.take(theirs), others)
-                    unknowns.setdefault(client, _Unknowns(len(theirs))).enter(rows, moved)
+                    unknowns.setdefault(client, Unknowns(len(theirs))).enter(rows, moved)
         if not unknowns:
             raise NotPermitted(f"{self.threat.name} sees nothing that clients sent that it could read")
         total = torch.zeros(len(canaries), dtype=torch.float64)
         for client, unknown in unknowns.items():
-            total[self.clients == client] = unknown.solved(self.ridge)
+            total[self.clients == client] = unknown.solved(self.ridge, LEAST_RIDGE)
         return self._centred(total)
 
     def _equations(
@@ -130,21 +106,12 @@ class CanaryTest:
         start = pick(models, slot)
         leaves = {name: leaf[position, slot if leaf.shape[1] > 1 else 0] for name, leaf in sent.values.items()}
         moved = flatten(map_leaves(torch.sub, start, leaves), leading=0).double()
-        parts = torch.arange(len(own)).split(AT_ONCE)
-        grads = torch.cat(
-            [self._gradients(start, own.x[part].unsqueeze(1), own.y[part].unsqueeze(1)) for part in parts]
-        )
+        grads = gradients(self.model, start, own.x, own.y, self.clip).double()
         rows = [grads, grads.sum(0, keepdim=True)]
         if others is not None:
-            rows.append(self._gradients(start, others.x.unsqueeze(0), others.y.unsqueeze(0)))
+            x, y = others.x.unsqueeze(0), others.y.unsqueeze(0)
+            rows.append(summed_gradients(self.model, start, x, y, self.clip).double())
         return torch.cat(rows), moved
-
-    def _gradients(self, start: Params, x: Tensor, y: Tensor) -> Tensor:
-        """(rows, length): the sum over axis 1 of gradients, each clipped as the client clips."""
-        rows = len(x)
-        batch = Batch(x, y, torch.ones(y.shape), torch.ones(rows), torch.ones(rows, dtype=torch.bool))
-        params = map_leaves(lambda leaf: leaf.expand(rows, *leaf.shape).contiguous(), start)
-        return flatten(self.model.gradients(params, batch, self.clip)).double()
 
     def _centred(self, scores: Tensor) -> Tensor:
         """Clients differ in what they do to all of their canaries; only what sets one apart tells."""

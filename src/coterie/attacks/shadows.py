@@ -31,11 +31,8 @@ from coterie.errors import InvalidInput, require
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params, pick
 from coterie.rng import Rng
-from coterie.wire.messages import TRAIN, Kind
+from coterie.wire.messages import RESULT, TRAIN, Kind
 from coterie.wire.view import ThreatModel, View
-
-RESULT = Kind("result")
-"""The models as they are handed out in the end."""
 
 SURE = 1e-6  # losses below this are not told apart: float32 has no more digits there
 FEW = 16  # rehearsals' worth of weight that the variance over all records has against a record's own

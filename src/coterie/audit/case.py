@@ -70,6 +70,22 @@ class MembershipSettings(BaseModel):
     trials: int = Field(default=500, ge=2)  # releases with the record, and as many without
 
 
+class ModelMembershipSettings(BaseModel):
+    """Of membership in models: ``[audit.model_membership]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    rehearsals: int = Field(default=8, ge=4)  # federations that the adversary trains itself
+    share: float = Field(default=0.8, gt=0, le=1)  # of the records, in each of them
+    records: int = Field(default=4000, ge=10)  # members that are asked about, at most, and as many others
+
+
+class CanarySettings(BaseModel):
+    """Of canaries: ``[audit.canaries]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    count: int = Field(default=400, ge=10)  # made-up records, about half of which are planted
+
+
 class ReconstructionSettings(BaseModel):
     """Of reconstruction from k-means: ``[audit.kmeans_reconstruction]``."""
 
@@ -108,6 +124,8 @@ class AuditOptions(BaseModel):
     kmeans_reconstruction: ReconstructionSettings = ReconstructionSettings()
     gradient_inversion: InversionSettings = InversionSettings()
     client_reconstruction: ClientReconstructionSettings = ClientReconstructionSettings()
+    model_membership: ModelMembershipSettings = ModelMembershipSettings()
+    canaries: CanarySettings = CanarySettings()
 
 
 class RecordedOptions(BaseModel):

@@ -21,7 +21,7 @@ import coterie.config.builders  # noqa: F401  (recorded ciphertexts can be read 
 from coterie.audit import toml
 from coterie.audit.case import RecordedOptions, Subject, read
 from coterie.config.built import Case
-from coterie.data.federation import Examples, Federation, VerticalFederation
+from coterie.data.federation import Examples, Federation, Shards, VerticalFederation
 from coterie.errors import DataMissing, InvalidInput, require
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
@@ -45,6 +45,7 @@ class Truth(BaseModel):
     property: list[tuple[int, int, bool]] = Field(default_factory=list)  # round, cluster, whether it was used
     groups: dict[int, int] = Field(default_factory=dict)  # client -> the preference that its cluster serves
     preferred: dict[int, list[int]] = Field(default_factory=dict)  # client -> the classes that it holds most of
+    held: dict[int, list[int]] = Field(default_factory=dict)  # client -> the rows of [data] that it trained on
 
     def used_property(self) -> YesNo | None:
         answers: dict[Hashable, bool] = {(round, slot): used for round, slot, used in self.property}
@@ -53,6 +54,31 @@ class Truth(BaseModel):
     def labels(self) -> Labels | None:
         known: dict[Hashable, int] = {client: group for client, group in self.groups.items()}  # noqa: C416
         return Labels(known, max(known.values()) + 1) if known else None
+
+    def federation(self, examples: Examples) -> Federation:
+        """Who held which rows. Rows that nobody held are for the tests of whoever holds most of their label."""
+        clients = max(self.held) + 1
+        train = Shards.of([torch.tensor(self.held.get(client, ()), dtype=torch.int64) for client in range(clients)])
+        require(
+            bool((train.rows >= 0).all() and (train.rows < len(examples)).all()),
+            "held rows",
+            (int(train.rows.min()), int(train.rows.max())),
+            f"must be rows of [data], 0 to {len(examples) - 1}",
+        )
+        free = torch.ones(len(examples), dtype=torch.bool)
+        free[train.rows] = False
+        rows = free.nonzero().flatten()
+        counts = torch.stack(
+            [
+                torch.bincount(examples.y[part], minlength=examples.classes)
+                for part in map(train.__getitem__, range(clients))
+            ]
+        )
+        order = counts.argsort(0, descending=True)  # (clients, classes): who has most of each
+        ranks = torch.arange(len(rows)) % (counts > 0).sum(0).clamp_min(1)[examples.y[rows]]
+        owners = order[ranks, examples.y[rows]]
+        test = Shards.of([rows[owners == client] for client in range(clients)])
+        return Federation(examples, train, test, torch.full((clients,), -1))
 
     def preferences(self, classes: int) -> Preferences | None:
         held = {client: frozenset(found) for client, found in self.preferred.items()}
@@ -191,7 +217,7 @@ def describe(folder: Path, config: Mapping[str, Any], case: Case, choices: Tenso
     federation = case.federation
     if case.protocol.trains and int(federation.groups.max()) >= 0:
         options["serves"] = {str(k): group for k, group in clusters_stand_for(choices, federation.groups).items()}
-    named: tuple[str, ...] = ("name", "seed", "data", "model", "trainer", "defence")
+    named: tuple[str, ...] = ("name", "seed", "data", "partition", "model", "trainer", "defence")
     if not case.protocol.trains:  # whoever knows all other records knows who has which
         named = ("name", "seed", "delta", "data", "public", "partition", "trainer", "defence")
     tables = {key: config[key] for key in named if config[key] is not None}
@@ -231,4 +257,5 @@ def truth_of(federation: Federation, witness: Witness) -> dict[str, Any]:
     preferred = {client: sorted(classes) for client, classes in known.items()} if groups else {}
     answers = witness.property_truth(federation).answers if federation.schedules else {}
     used = [(*key, answer) for key, answer in answers.items() if isinstance(key, tuple)]
-    return {"groups": groups, "preferred": preferred, "property": used}
+    held = {client: federation.train[client].tolist() for client in range(federation.clients)}
+    return {"groups": groups, "preferred": preferred, "property": used, "held": held}

@@ -22,7 +22,7 @@ from coterie.flow.turn import Metrics, Roots, Turn
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params
 from coterie.privacy.ledger import Ledger
-from coterie.wire.messages import Contributions, Down, Kind, Published, Up
+from coterie.wire.messages import RESULT, Contributions, Down, Kind, Published, Up
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 from coterie.wire.view import ThreatModel, View
@@ -120,6 +120,14 @@ class Ring(Generic[State]):
         """A run over this transport, message by message."""
         start = self.protocol.start(self.server) if state is None else state
         return Course(self.protocol, start, self.server, transport, self.tape, self.traffic, self._seats, before_ask)
+
+    def hand_out(self, state: State) -> None:
+        """Put what a trainer ends with on the tape, as every client is given it; a clustering sends it itself."""
+        if self.tape is None or not self.protocol.trains:
+            return
+        ids, round = torch.arange(self.federation.clients), int(getattr(state, "round", 0))
+        given = self.defence.server.publish(self.protocol.result(state), self.server.turn(round, RESULT))
+        self.tape.record(Down(RESULT, round, ids, given, self.protocol.sees(state, ids)))
 
     def models(self, state: State) -> Params:
         """What the server would publish now, through its guard, as the clients' guard opens it."""

@@ -114,6 +114,21 @@ class Sample:
         return Sample(area, sum(yes + no for yes, no in pairs), True, worth, math.nan, 0.0, 1.0)
 
     @staticmethod
+    def detected(found: float, before: float, rate: float, yes: int, no: int) -> Sample:
+        """The true positive rate at a false positive rate: ``found`` at ``rate``, ``before`` at half of it.
+
+        The threshold is an order statistic of the ``no`` negatives, and where it falls moves what is found by the
+        curve's slope. A ROC curve bends down, so the slope at ``rate`` is at most that of the chord from the origin;
+        where nearly all is found that says nothing, and the chord from half the rate takes over. Simulated at 400
+        negatives and a rate of 1 %, the interval misses the truth in fewer than one of twenty games.
+        """
+        require(min(yes, no) > 0, "units", (yes, no), "must be at least 1 on either side")
+        inner = min(max(found, 0.5 / yes), 1 - 0.5 / yes)  # what lies at the edge is not certain
+        slope = max(2 * (found - before), found * (1 - found), 0.0) / rate
+        variance = inner * (1 - inner) / yes + slope**2 * rate * (1 - rate) / no
+        return Sample(found, yes, True, inner * (1 - inner) / variance, math.nan, 0.0, 1.0)
+
+    @staticmethod
     def average(values: Sequence[float] | Floats, least: float, most: float) -> Sample:
         """The mean of one value a unit, which lies in [least, most]."""
         found = np.asarray(values, dtype=np.float64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from coterie.attacks.canaries import CanaryTest, others_of, ridge_for
-from coterie.attacks.shadows import RESULT, Seat
+from coterie.attacks.shadows import Seat
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.canaries import Canaries, with_canaries
 from coterie.data.federation import Federation
@@ -20,9 +20,9 @@ from coterie.flow.turn import Roots
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
 from coterie.measure.canaries import SHARE, CanaryBound, Tally, canary_bound, tally
+from coterie.measure.cost import Stopwatch
 from coterie.measure.epsilon import Scores
 from coterie.rng import Rng
-from coterie.wire.messages import Down
 from coterie.wire.tape import Tape
 
 SEATS = {Seat.UPLOADS: "white box", Seat.FINAL: "black box"}
@@ -58,6 +58,7 @@ class Planted:
     federation: Federation  # with the canaries that were taken
     canaries: Canaries
     others: Federation  # without any
+    seconds: float = 0.0  # a round
 
     @staticmethod
     def run(
@@ -65,10 +66,11 @@ class Planted:
     ) -> Planted:
         planted, canaries = with_canaries(federation, count, rng.child("planted"))
         tape = Tape([seat.threat() for seat in SEATS])
+        stopwatch = Stopwatch()
         with Ring(protocol, planted, model, defence, Roots.same(rng), tape) as ring:
-            state = ring.run()
-        hand_out(ring, state)
-        return Planted(ring, state, planted, canaries, federation)
+            state = ring.run(before_ask=stopwatch.note)
+        ring.hand_out(state)
+        return Planted(ring, state, planted, canaries, federation, stopwatch.seconds_a_round)
 
     def found(self, noise: Noise, local: Local, share: float = SHARE) -> list[Found]:
         """From every seat that can read anything. They know all records but for which canaries were taken."""
@@ -99,11 +101,3 @@ def bounds(found: Sequence[Found], delta: float, confidence: float) -> list[Cana
     """One a seat, each with its share of the error, so that all of them hold together."""
     each = 1 - (1 - confidence) / max(len(found), 1)
     return [one.bound(delta, each) for one in found]
-
-
-def hand_out(ring: AnyRing, state: object) -> None:
-    """Put the final models on the tape, as every client is given them."""
-    assert ring.tape is not None
-    ids, round = torch.arange(ring.federation.clients), int(getattr(state, "round", 0))
-    given = ring.defence.server.publish(ring.protocol.result(state), ring.server.turn(round, RESULT))
-    ring.tape.record(Down(RESULT, round, ids, given, ring.protocol.sees(state, ids)))

@@ -196,6 +196,7 @@ def _trained(
         seconds = watcher.stopwatch.seconds_a_round
         scores = watcher.finish(state)
         models = ring.models(state)
+        ring.hand_out(state)
         if folder is not None:
             folder.save(watcher.checkpoint(state))
             folder.finish(models)

@@ -46,6 +46,9 @@ BEFORE = "before"
 """The part under which a tape keeps what an adversary's own clients answered before their guard sealed it. It never
 travels."""
 
+RESULT = Kind("result")
+"""What a run ends with, as it is handed out."""
+
 
 @register
 @dataclass(frozen=True)

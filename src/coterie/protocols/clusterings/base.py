@@ -23,9 +23,8 @@ from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import DELTA, Level, RunFacts
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Kind, Published
+from coterie.wire.messages import RESULT, Contributions, Kind, Published
 
-RESULT = Kind("result")
 WEIGHT = "weight"  # the tag of examples that do not all count alike
 Answer = TypeVar("Answer")
 Steps = Generator[Ask["Clusters"], Replies, Answer]

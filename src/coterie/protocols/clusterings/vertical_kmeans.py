@@ -21,10 +21,10 @@ from coterie.learn.clusters.columns import absolute_differences, means_by_label,
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import RunFacts
-from coterie.protocols.clusterings.base import RESULT, contribution
+from coterie.protocols.clusterings.base import contribution
 from coterie.rng import Rng
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Kind, Published
+from coterie.wire.messages import RESULT, Contributions, Kind, Published
 
 SEED, DISTANCES = Kind("seed"), Kind("distances")
 LABELS, RECORDS, TOTALS = "labels", "records", "distances"

@@ -1,0 +1,146 @@
+"""Membership in models and canaries, as families of the audit: what they ask, what they find, and where they cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.ring import blobs
+
+from coterie.attacks.shadows import Seat
+from coterie.audit.case import Subject, parse
+from coterie.audit.family import find
+from coterie.audit.rehearsals import Game, looks_of, updates_of
+from coterie.config.schema import Choice
+from coterie.measure.claims import Outcome
+from coterie.measure.findings import Finding
+from coterie.measure.verdicts import Verdict
+from coterie.rng import Rng
+
+NONE = Choice(kind="none")
+OVERFITTED: dict[str, Any] = {
+    "name": "overfitted",
+    "seed": 5,
+    "partition": {"kind": "label_sets", "clients": 4, "sets": 2, "test_share": 0.5},
+    "model": {"kind": "fcnn", "hidden": 32},
+    "trainer": {
+        "kind": "ifca",
+        "clusters": 2,
+        "candidates": 4,
+        "rounds": 15,
+        "local": {"epochs": 5, "batch_size": 10, "lr": 0.05},
+    },
+    "audit": {"seeds": 1, "model_membership": {"rehearsals": 12}, "canaries": {"count": 100}},
+}
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Labels that nothing explains: whoever gets them right has learnt them by heart."""
+    path, draw = tmp_path_factory.mktemp("noise") / "noise.npz", np.random.default_rng(0)
+    np.savez(path, x=draw.normal(size=(400, 40)).astype(np.float32), y=draw.integers(0, 4, 400))
+    return {"data": {"kind": "arrays", "path": str(path)}}
+
+
+def subject(noise: dict[str, Any], **more: Any) -> Subject:
+    return parse({**OVERFITTED, **noise, **more}, "test")
+
+
+def by_name(findings: Any, seat: Seat) -> dict[tuple[str, str], Finding]:
+    return {(one.attack, one.measure): one for one in findings if one.adversary == seat.value}
+
+
+def test_the_game_asks_about_rows_that_were_trained_on_and_rows_that_were_not() -> None:
+    federation = blobs((12, 9, 0, 12))
+    clusters = torch.tensor([0, 1, 0, 1])
+    game = Game.of(federation, clusters, 100, Rng.seeded(0))
+    held = {int(row): client for client in range(4) for row in federation.train[client]}
+    for number, yes in game.truth.answers.items():
+        assert isinstance(number, int)
+        row = int(game.asked.rows[number])
+        assert (row in held) == yes
+        assert not bool(game.asked.known[number])
+        if yes:
+            assert held[row] == int(game.asked.clients[number])
+    assert bool((game.asked.clusters == clusters[game.asked.clients]).all())
+    known = game.asked.rows[game.asked.known].tolist()
+    assert known
+    assert not set(known) & set(held)
+    for cluster in (0, 1):  # either side has the other's labels
+        for label in range(3):
+            there = [
+                game.truth.answers[one]
+                for one in game.truth.answers
+                if isinstance(one, int)
+                and int(game.asked.clusters[one]) == cluster
+                and int(federation.examples.y[game.asked.rows[one]]) == label
+            ]
+            assert there.count(True) <= 3 * there.count(False)
+
+
+def test_looks_are_of_the_second_half_and_updates_of_all() -> None:
+    assert looks_of(30) == (15, 19, 24, 29)
+    assert looks_of(1) == (0,)
+    assert updates_of([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]) == [0, 3, 6, 9]
+    assert updates_of([4]) == [4]
+
+
+def test_members_of_overfitted_clusters_are_found_and_the_control_finds_nobody(noise: dict[str, Any]) -> None:
+    evidence = find("membership in models").measure(subject(noise), NONE, 5)
+    for seat in (Seat.FINAL, Seat.PUBLISHED, Seat.UPLOADS):
+        found = by_name(evidence.findings, seat)
+        assert found["LiRA, online", "AUC"].verdict is Verdict.LEAKS
+        assert found["LiRA, online", "AUC"].score > 0.7
+        assert found["RMIA", "AUC"].score > 0.6
+        control = found["LiRA, online, on non-members alone", "AUC"]
+        assert control.control
+        assert control.verdict is not Verdict.LEAKS
+        assert found["LiRA, online", "TPR at 0.1% FPR"].verdict is Verdict.NOT_SCORED  # too few to tell
+    assert {chart.title for chart in evidence.charts} >= {"Members found, by false alarms"}
+    clients, records = evidence.suspected
+    assert len(clients.answers) == 4
+    assert len(records.answers) == 10
+
+
+def test_canaries_hold_a_claim_of_privacy_and_find_one_that_is_broken(
+    noise: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fedavg = {"kind": "fedavg", "rounds": 1, "local": {"steps": 1, "batch_size": 1000, "lr": 0.1}}
+    asked = subject(noise, trainer=fedavg, audit={"canaries": {"count": 600}})
+    noisy = Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 8.0})
+    family = find("canaries")
+    evidence = family.measure(asked, noisy, 5)
+    assert evidence.promise is not None
+    assert evidence.promise.outcome is Outcome.HOLDS
+    assert evidence.promise.lower_bound is not None
+    assert "had all been, it would have shown" in " ".join(evidence.promise.evidence)
+    white = by_name(evidence.findings, Seat.UPLOADS)
+    assert white["white box, by other coins", "AUC"].control
+    from coterie.defences.dpsgd import DpSgd, NoisyGradients
+
+    monkeypatch.setattr(DpSgd, "client", property(lambda self: NoisyGradients(self.clip, 0.02)))
+    broken = family.measure(asked, noisy, 5).promise
+    assert broken is not None
+    assert broken.outcome is Outcome.VIOLATED
+
+
+def test_a_recording_is_attacked_with_what_its_truth_says_was_held(noise: dict[str, Any], tmp_path: Path) -> None:
+    from coterie.audit.recorded import RECORDER, Recording, describe, open_recording
+    from coterie.measure.witness import Witness
+    from coterie.run.training import train
+    from coterie.wire.tape import Tape
+
+    config, witness = subject(noise), Witness()
+    case = config.case(config.trainers[0])
+    tape = Tape([RECORDER], tmp_path)
+    done = train(case.protocol, case.federation, case.model, seed=5, tape=tape, witness=witness)
+    describe(tmp_path, config.model_dump(mode="json"), case, done.scores.choices.argmax(1), witness)
+    recorded = open_recording(tmp_path, None)
+    recorded = recorded.model_copy(update={"audit": config.audit})
+    family, recording = find("membership in models"), Recording(recorded)
+    assert not family.admits_recording(recording)
+    found = by_name(family.replay(recording, 5).findings, Seat.FINAL)
+    assert found["LiRA, online", "AUC"].score > 0.65
