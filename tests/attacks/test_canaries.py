@@ -61,7 +61,7 @@ def planted(defence: Defence, protocol: FedAvg | Ifca, seed: int = 0) -> Planted
 
 
 def test_without_noise_nearly_all_are_found_by_whoever_reads_uploads() -> None:
-    local = Local(steps=1, batch_size=10_000, lr=0.1)
+    local = Local(steps=1, batch_size=1000, lr=0.1)
     for protocol in (FedAvg(rounds=3, local=local), Ifca(rounds=3, local=local, clusters=2, candidates=4)):
         white, black = planted(Defence(), protocol).found(Noise(), local)
         assert auc(white.scores).estimate > 0.95
@@ -72,14 +72,14 @@ def test_without_noise_nearly_all_are_found_by_whoever_reads_uploads() -> None:
 
 
 def test_who_can_read_nothing_is_left_out() -> None:
-    local = Local(steps=1, batch_size=10_000, lr=0.1)
+    local = Local(steps=1, batch_size=1000, lr=0.1)
     found = planted(SecureSums(), FedAvg(rounds=2, local=local)).found(Noise(), local)
     assert [one.seat for one in found] == [Seat.FINAL]
 
 
 def test_strong_noise_hides_them() -> None:
     """An AUC of 100 and 100 has a deviation of 0.04 by chance: beyond 0.36 and 0.64 with probability 5e-4."""
-    local = Local(steps=1, batch_size=10_000, lr=0.1, poisson=True)
+    local = Local(steps=1, batch_size=1000, lr=0.1, poisson=True)
     found = planted(DpSgd(1.0, 200.0), FedAvg(rounds=2, local=local)).found(Noise(1.0, 200.0), local)
     for one in found:
         assert abs(auc(one.scores).estimate - 0.5) < 0.14
