@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +113,92 @@ def test_a_resumed_run_takes_its_own_place() -> None:
         run(book, fails=True, name="runs/a")
     run(book, name="runs/a")
     assert book.spent == pytest.approx(epsilon_of(ONE * 2, DELTA))
+
+
+def test_a_resumed_run_that_fails_at_once_forgets_nothing() -> None:
+    """As with another seed, or while somebody else runs it: nothing was entered yet, and all of it was spent before."""
+    book = Ledger(delta=DELTA)
+    run(book, name="runs/a")
+    with pytest.raises(ArithmeticError), book.reserve(CLAIM, ONE * 2, "runs/a"):
+        raise ArithmeticError
+    assert book.spent == pytest.approx(epsilon_of(ONE * 2, DELTA))
+    with book.reserve(CLAIM, ONE, "runs/a") as own:  # nor does one that makes less of it this time
+        own.spend(spend(4.0, 1.0))
+    assert book.spent == pytest.approx(epsilon_of(ONE * 2, DELTA))
+    small = Ledger(limit=epsilon_of(ONE * 2, DELTA) * 1.01, delta=DELTA)
+    run(small, name="runs/a")
+    with pytest.raises(BudgetSpent), small.reserve(CLAIM, ONE):
+        pass
+    run(small, name="runs/a")
+
+
+def test_a_killed_run_gives_back_what_it_had_reserved_once_it_ends(tmp_path: Path) -> None:
+    path, leaving = tmp_path / "ledger.bin", ExitStack()
+    leaving.enter_context(Ledger(5.0, DELTA, path).reserve(CLAIM, ONE * 9, "runs/a"))
+    book = Ledger(5.0, DELTA, path)
+    assert book.spent == pytest.approx(epsilon_of(ONE * 9, DELTA))
+    with pytest.raises(ArithmeticError):
+        run(book, fails=True, name="runs/a")
+    assert book.spent >= epsilon_of(ONE * 9, DELTA)
+    run(book, name="runs/a")
+    assert book.spent == pytest.approx(epsilon_of(ONE * 2, DELTA))
+    leaving.pop_all()  # it never comes to its end
+
+
+def test_a_refused_run_decides_nothing_about_those_that_follow() -> None:
+    book = Ledger(limit=0.1, delta=DELTA)
+    with pytest.raises(BudgetSpent, match="would be spent"):
+        run(book)
+    with book.reserve(replace(CLAIM, level=Level.CLIENT), [GaussianDpEvent(400.0)]) as own:
+        own.spend(spend(400.0, 1.0))
+    assert book.level is Level.CLIENT
+
+
+def test_the_limit_is_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.bin"
+    run(Ledger(3.0, DELTA, path))
+    assert (Ledger(path=path).limit, Ledger(path=path).delta) == (3.0, DELTA)
+    for limit, delta in ((30.0, DELTA), (3.0, 1e-2)):
+        with pytest.raises(InvalidInput, match="as when the ledger was begun"):
+            Ledger(limit, delta, path)
+
+
+def test_a_seed_among_the_runs_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.bin"
+    book = Ledger(3.0, DELTA, path)
+    run(book)
+    assert str(book) == f"epsilon {book.spent:.4g} of 3 spent at delta=1e-05; record, one unit added or removed"
+    with book.reserve(replace(CLAIM, simulated=True), ONE):
+        pass
+    assert Ledger(path=path).simulated
+    assert "hides nothing from whoever has the seed" in str(Ledger(path=path))
+
+
+def made(book: Ledger) -> bool:
+    try:
+        run(book)
+    except BudgetSpent:
+        return False
+    return True
+
+
+def test_threads_and_forks_do_not_count_apart() -> None:
+    """Of eight threads at once three find room; a fork has a copy, which must not be used."""
+    book = Ledger(limit=epsilon_of(ONE * 6, DELTA) * 1.001, delta=DELTA)
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(made, [book] * 8)) == 3
+    book._born_in = -1  # as a fork sees it
+    with pytest.raises(NotPermitted, match="another process"):
+        run(book)
+
+
+def test_all_who_open_a_file_share_its_limit(tmp_path: Path) -> None:
+    """Eight ledgers of one file at once, as eight processes have them: each locks the file it opened itself."""
+    path = tmp_path / "ledger.bin"
+    books = [Ledger(epsilon_of(ONE * 6, DELTA) * 1.001, DELTA, path) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(made, books)) == 3
+    assert Ledger(path=path).spent == pytest.approx(epsilon_of(ONE * 6, DELTA))
 
 
 def test_what_does_not_compose_or_has_no_proof_is_refused() -> None:

@@ -279,6 +279,29 @@ def test_a_ledger_composes_over_runs_and_refuses() -> None:
         train(protocol, FEDERATION, Dense((4, 3)), seed=2, ledger=book)
 
 
+def test_no_way_to_run_again_wipes_what_was_spent(tmp_path: Path) -> None:
+    """Resumed with another seed, or in a folder that was emptied in between: new noise is paid for anew."""
+    book = Ledger(limit=50.0, delta=1e-5, path=tmp_path / "ledger.bin")
+    protocol, folder = FedAvg(rounds=1, local=replace(LOCAL, poisson=True)), RunFolder(tmp_path)
+
+    def again(seed: int | None) -> Outcome:
+        return train(
+            protocol, FEDERATION, Dense((4, 3)), seed=seed, defence=DpSgd(1.0, 3.0), ledger=book, folder=folder
+        )
+
+    again(0)
+    once = book.spent
+    with pytest.raises(InvalidInput, match="another than the run's"):
+        again(1)
+    assert book.spent == once
+    again(0)  # the same noise: nothing is told that was not
+    assert book.spent == once
+    assert book.simulated
+    (folder.path / CHECKPOINT).unlink()
+    again(None)
+    assert book.spent > once
+
+
 @pytest.mark.parametrize("stops", [(0,), (3,), (2, 5)])
 def test_everything_goes_on_with_a_resumed_run(tmp_path: Path, stops: tuple[int, ...]) -> None:
     """Models, what clients and insiders remember, the ledger, the measurements, and the truth's witness."""

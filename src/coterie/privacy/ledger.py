@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from dp_accounting import DpEvent
 
 from coterie.errors import BudgetSpent, InvalidInput, NotPermitted, require
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, pure_events
-from coterie.privacy.guarantee import Guarantee, Level, Neighbours
+from coterie.privacy.guarantee import SIMULATION, Guarantee, Level, Neighbours
 from coterie.wire.codec import decode, encode, register
 
 EVERYBODY = -1  # where noise is added to a sum over all, each client is exposed by it
@@ -58,6 +59,9 @@ Exposure = tuple[tuple[str, float, float, float, int], ...]
 """All releases of one client: what, with which noise, at which epsilon, how likely, and how often."""
 
 
+RESERVED = "reserved"
+
+
 @register
 @dataclass(frozen=True)
 class Book:
@@ -65,6 +69,9 @@ class Book:
 
     runs: Mapping[str, tuple[Row, ...]]
     terms: tuple[str, str] | None
+    limit: float
+    delta: float
+    simulated: bool
 
 
 @dataclass
@@ -74,7 +81,8 @@ class Ledger:
     ``Ledger(limit=3.0, delta=1e-6)`` is for all that is done with one data set: hand it to every fit and every training
     run. What one of them would spend is reserved before it starts (``reserve``), and refused if that is more than is
     left. With a ``path`` it outlives the process, and several processes can share it; a run that was killed keeps what
-    it had reserved. Costs of record and client level do not compose, nor do those between different neighbours.
+    it had reserved. Its limit and delta stay what they were when the file was made: ``Ledger(path=...)`` takes them from
+    there. Costs of record and client level do not compose, nor do those between different neighbours.
     """
 
     limit: float = math.inf
@@ -83,6 +91,9 @@ class Ledger:
     _times: dict[tuple[int, Spend], int] = field(default_factory=dict, repr=False)
     _runs: dict[str, tuple[Row, ...]] = field(default_factory=dict, repr=False)
     _terms: tuple[str, str] | None = field(default=None, repr=False)  # level and neighbours of all that is in it
+    _simulated: bool = field(default=False, repr=False)
+    _born_in: int = field(default_factory=os.getpid, repr=False, compare=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(self.limit > 0, "limit", self.limit, "must be positive: the largest epsilon that may be spent in all")
@@ -106,23 +117,29 @@ class Ledger:
     def reserve(self, claim: Guarantee | None, events: Sequence[DpEvent], name: str = "") -> Iterator[Ledger]:
         """Room for a run that claims this and will cost these events, and the ledger that it is to write to.
 
-        A run goes under its name, if it has one: resumed, it takes its own earlier place. Whatever ends it, what it has
-        spent by then stays.
+        A run goes under its name, if it has one: resumed, it takes its own earlier place. So a name stands for one run
+        with one set of secrets, whose releases are the same however often they are made. Whatever ends it, what it has
+        spent by then stays, and what it spent before it was resumed, too.
         """
         name = name or uuid.uuid4().hex
         rows = tuple(rows_of(events))
         with self._shared():
-            self._require_terms(claim)
-            self._require_room(name, rows, claim)
+            terms = self._require_terms(claim)
+            before = self._runs.get(name, ())
+            self._require_room(name, rows, before, Neighbours(terms[1]))
+            self._terms = terms
+            self._simulated |= claim is not None and claim.simulated
             self._runs[name] = rows
-        own = Ledger()
+        own, ended = Ledger(), False
         try:
             yield own
+            ended = True
         finally:
             with self._shared():
-                self._runs[name] = own.rows
+                kept = [row for row in before if not ended or row[1].what != RESERVED]
+                self._runs[name] = _most(own.rows, kept)
 
-    def _require_terms(self, claim: Guarantee | None) -> None:
+    def _require_terms(self, claim: Guarantee | None) -> tuple[str, str]:
         if claim is None or not claim.proven:
             why = "nothing is claimed" if claim is None else claim.why_not
             raise BudgetSpent(f"limit={self.limit:.4g} leaves no room for a run without a guarantee: {why}")
@@ -131,19 +148,22 @@ class Ledger:
             raise BudgetSpent(
                 f"ledger is for {self._terms}, which does not compose with {terms}; keep another for these"
             )
-        self._terms = terms
+        return terms
 
-    def _require_room(self, name: str, rows: tuple[Row, ...], claim: Guarantee | None) -> None:
-        assert claim is not None
-        others = Ledger(delta=self.delta)
-        others.enter(row for other, entered in self._runs.items() if other != name for row in entered)
-        so_far = others.epsilon(self.delta, claim.neighbours)
-        others.enter(rows)
-        after = others.epsilon(self.delta, claim.neighbours)
+    def _require_room(self, name: str, rows: tuple[Row, ...], before: tuple[Row, ...], neighbours: Neighbours) -> None:
+        """With the forecast, and with what the run had spent already, if it is resumed: the larger counts."""
+        others = [row for other, entered in self._runs.items() if other != name for row in entered]
+
+        def with_these(more: tuple[Row, ...]) -> float:
+            all_of_it = Ledger(delta=self.delta)
+            all_of_it.enter([*others, *more])
+            return all_of_it.epsilon(self.delta, neighbours)
+
+        after = max(with_these(rows), with_these(before) if before else 0.0)
         if after > self.limit * (1 + 1e-9):
             raise BudgetSpent(
                 f"epsilon={after:.4g} would be spent in all at delta={self.delta:.0e}, and limit={self.limit:.4g}; "
-                f"{so_far:.4g} is spent or reserved. Ask for less, or do without this run"
+                f"{with_these(()):.4g} is spent or reserved. Ask for less, or do without this run"
             )
 
     @property
@@ -158,10 +178,27 @@ class Ledger:
         """Whose exposure it is; None: nothing was entered under a claim yet."""
         return None if self._terms is None else Level(self._terms[0])
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the noise of any run in it came from a seed: then it hides nothing from whoever has that."""
+        return self._simulated
+
+    def __str__(self) -> str:
+        of = f" of {self.limit:.4g}" if math.isfinite(self.limit) else ""
+        said = f"epsilon {self.spent:.4g}{of} spent at delta={self.delta:.0e}"
+        return "; ".join([said, ", ".join(self._terms or ()), SIMULATION if self._simulated else ""]).strip("; ")
+
     @contextmanager
     def _shared(self) -> Iterator[None]:
-        """What is done in here is done to the file, by one process at a time."""
+        """What is done in here is done to the file, by one process and one thread at a time."""
+        with self._lock, self._in_file():
+            yield
+
+    @contextmanager
+    def _in_file(self) -> Iterator[None]:
         if self.path is None:
+            if os.getpid() != self._born_in:  # a fork would count apart
+                raise NotPermitted("Ledger without a path cannot go to another process, where it would count apart")
             yield
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +208,7 @@ class Ledger:
             yield
             partial = self.path.with_name(self.path.name + ".part")
             with partial.open("wb") as file:
-                file.write(encode(Book(self._runs, self._terms)))
+                file.write(encode(Book(self._runs, self._terms, self.limit, self.delta, self._simulated)))
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self.path)
@@ -182,7 +219,11 @@ class Ledger:
         book = decode(self.path.read_bytes())
         if not isinstance(book, Book):
             raise InvalidInput(f"path={self.path} holds no ledger; name another file")
-        self._runs, self._terms = dict(book.runs), book.terms
+        if math.isinf(self.limit):  # whoever names none takes what is there
+            self.limit, self.delta = book.limit, book.delta
+        named, kept = (self.limit, self.delta), (book.limit, book.delta)
+        require(named == kept, f"(limit, delta) of {self.path}", named, f"must be {kept}, as when the ledger was begun")
+        self._runs, self._terms, self._simulated = dict(book.runs), book.terms, book.simulated
 
     def __sklearn_clone__(self) -> Ledger:
         """Clones of an estimator write to the same ledger: a search over settings spends, too."""
@@ -244,6 +285,16 @@ def _covers(more: Exposure, less: Exposure) -> bool:
     )
 
 
+def _most(rows: Iterable[Row], others: Iterable[Row]) -> tuple[Row, ...]:
+    """Each release as often as in that one of the two in which it is more often."""
+    found, more = Ledger(), Ledger()
+    found.enter(rows)
+    more.enter(others)
+    for one, times in more._times.items():
+        found._times[one] = max(times, found._times.get(one, 0))
+    return found.rows
+
+
 def rows_of(events: Iterable[DpEvent], times: int = 1) -> Iterator[Row]:
     """Events as entries that expose everybody."""
     for event in events:
@@ -251,16 +302,16 @@ def rows_of(events: Iterable[DpEvent], times: int = 1) -> Iterator[Row]:
             case dp_accounting.NoOpDpEvent():
                 continue
             case dp_accounting.GaussianDpEvent(noise_multiplier=z):
-                yield EVERYBODY, Spend("reserved", float(z)), times
+                yield EVERYBODY, Spend(RESERVED, float(z)), times
             case dp_accounting.RandomizedResponseDpEvent(noise_parameter=p, num_buckets=k):
                 pure = math.log1p((1 - p) * k / p) if p > 0 else math.inf
-                yield EVERYBODY, Spend("reserved", epsilon=pure), times
+                yield EVERYBODY, Spend(RESERVED, epsilon=pure), times
             case dp_accounting.LaplaceDpEvent(noise_multiplier=b):
-                yield EVERYBODY, Spend("reserved", float(b), laplace=True), times
+                yield EVERYBODY, Spend(RESERVED, float(b), laplace=True), times
             case dp_accounting.PoissonSampledDpEvent(
                 sampling_probability=rate, event=dp_accounting.GaussianDpEvent(noise_multiplier=z)
             ):
-                yield EVERYBODY, Spend("reserved", float(z), float(rate)), times
+                yield EVERYBODY, Spend(RESERVED, float(z), float(rate)), times
             case dp_accounting.SelfComposedDpEvent(event=inner, count=count):
                 yield from rows_of([inner], times * int(count))
             case dp_accounting.ComposedDpEvent(events=inner):

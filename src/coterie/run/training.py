@@ -31,6 +31,7 @@ from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
 from coterie.protocols.base import Trainer
 from coterie.protocols.starts import Start
+from coterie.rng import Secrets
 from coterie.run.folder import Checkpoint, Measured, RunFolder
 from coterie.run.stopping import Patience
 from coterie.wire.tape import Tape
@@ -133,13 +134,14 @@ def train(
         protocol = replace(protocol, begins=start)  # type: ignore[type-var]
     if folder is not None:
         defence = defence.kept_in(folder.path)
-    with _room(ledger, protocol, defence, federation, folder) as own:
+    roots = Roots.from_entropy() if seed is None else Roots.seeded(seed)
+    with _room(ledger, protocol, defence, federation, folder, roots.secrets) as own:
         ring = Ring(
             protocol,
             federation,
             None if model is None else _on(device, as_model(model)),
             defence,
-            Roots.from_entropy() if seed is None else Roots.seeded(seed),
+            roots,
             tape,
             adversaries,
             witness,
@@ -150,16 +152,26 @@ def train(
 
 
 def _room(
-    ledger: Ledger | None, protocol: AnyProtocol, defence: Defence, federation: Federation, folder: RunFolder | None
+    ledger: Ledger | None,
+    protocol: AnyProtocol,
+    defence: Defence,
+    federation: Federation,
+    folder: RunFolder | None,
+    secrets: Secrets,
 ) -> AbstractContextManager[Ledger]:
-    """The ledger to write to: one that is the run's own, or such a one in the room that a larger one has for it."""
+    """The ledger to write to: one that is the run's own, or such a one in the room that a larger one has for it.
+
+    A run is known by its folder and its secrets: in the same folder, but with other noise, it is another run.
+    """
     if ledger is None:
         return nullcontext(Ledger())
     run = protocol.facts(federation, ledger.delta)
     require(run is not None, "protocol", type(protocol).__name__, "must tell its facts, or nobody knows its cost")
     assert run is not None
-    name = "" if folder is None else str(folder.path.absolute())
-    return ledger.reserve(defence.guarantee(run), defence.events(run), name)
+    claim = defence.guarantee(run)
+    seeded = None if claim is None else replace(claim, simulated=secrets.reproducible)
+    name = "" if folder is None else f"{folder.path.absolute()} {secrets.fingerprint()}"
+    return ledger.reserve(seeded, defence.events(run), name)
 
 
 def _trained(
