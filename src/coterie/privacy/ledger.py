@@ -81,7 +81,7 @@ class Ledger:
     ``Ledger(limit=3.0, delta=1e-6)`` is for all that is done with one data set: hand it to every fit and every training
     run. What one of them would spend is reserved before it starts (``reserve``), and refused if that is more than is
     left. With a ``path`` it outlives the process, and several processes can share it; a run that was killed keeps what
-    it had reserved. Its limit and delta stay what they were when the file was made: ``Ledger(path=...)`` takes them from
+    it had reserved. Limit and delta stay what they were when the file was made: ``Ledger(path=...)`` takes them from
     there. Costs of record and client level do not compose, nor do those between different neighbours.
     """
 
