@@ -301,14 +301,14 @@ def test_scores_by_size_and_time() -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan("A", "FL", 3),
+        Plan("C", "FL", 5),
         Plan("C", "CFL", 3, control="placebo", gamma=5.0),
         Plan("B", "CFL", 4, control="absent", dropout=0.1),
         Plan("C", "FL", 3, sigma=4.0, purity=0.5),
     ],
 )
 def test_a_cell_is_trained_attacked_and_judged(plan: Plan) -> None:
-    result = Cell(plan, TINY, Rng.seeded(0)).run(None, pictures=plan.task == "A")
+    result = Cell(plan, TINY, Rng.seeded(0)).run(None)
     assert 0 <= result["auc"] <= 1
     assert 0 <= result["main_auc"] <= 1
     rounds = {row[0] for row in result["observations"]}
@@ -316,7 +316,7 @@ def test_a_cell_is_trained_attacked_and_judged(plan: Plan) -> None:
     used = sum(row[3] for row in result["observations"])
     assert used == 4  # a property batch in every second of eight rounds, in the victim's cluster alone
     assert (result["guarantee"] is not None) == (plan.sigma > 0)
-    assert ("pictures" in result) == (plan.task == "A")
+    assert ("pictures" in result) == plan.pictured == (plan.clients == 5)
 
 
 def test_a_cell_as_published_differs_where_the_paper_does() -> None:
@@ -345,8 +345,8 @@ def test_a_killed_cell_goes_on_to_the_same_result(
     gamma: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watched, "SAVED_EVERY", 3)
-    cell = Cell(Plan("C", "CFL", 3, gamma=gamma), TINY, Rng.seeded(0))
-    whole, kept = cell.run(None, pictures=True), tmp_path / "cell.partial"
+    cell = Cell(Plan("C", "CFL", 5 if gamma is None else 3, gamma=gamma), TINY, Rng.seeded(0))
+    whole, kept = cell.run(None), tmp_path / "cell.partial"
     look = watched.Watched._look
 
     def killed_in_round_eight(self: watched.Watched) -> None:
@@ -357,9 +357,9 @@ def test_a_killed_cell_goes_on_to_the_same_result(
     with monkeypatch.context() as patch:
         patch.setattr(watched.Watched, "_look", killed_in_round_eight)
         with pytest.raises(Killed):
-            cell.run(None, True, kept)
+            cell.run(None, kept)
     assert kept.exists()
-    resumed = cell.run(None, True, kept)
+    resumed = cell.run(None, kept)
     assert {**resumed, "cost": None} == {**whole, "cost": None}
 
 
@@ -369,7 +369,7 @@ def test_what_is_held_does_not_grow_with_the_rounds() -> None:
     chosen = task("C", None, TINY.detail, Rng.seeded(0))
     federation = cell.split(chosen).split(chosen.examples, Rng.seeded(0))
     attack = replace(cell.attack(chosen, cell.split(chosen).auxiliary(federation)), most_made=32)
-    run = cell.watched(chosen, federation, attack, False, None)
+    run = cell.watched(chosen, federation, attack)
     with run.ring:
         run.run()
     assert run.tape.view(attack.threat).rounds() == [19, 20]

@@ -115,7 +115,7 @@ class PassiveProperty:
         with property data. Not ``whole``: some of those without, enough to compare lengths with."""
         rows = torch.from_numpy(self.rows(known, rng.child("clients").numpy()))
         rows = rows if whole else rows[: min(SIZED_BY, self.others + self.each)]
-        return self.imitation.train(observed.start, known.examples, rows, rng.child("training"))
+        return self.imitation.train(observed.start, known.examples, rows, rng.child("training"), observed.round)
 
     def aggregated(self, updates: Params, behind: Behind, rng: Rng) -> dict[str, Tensor]:
         """Aggregates (2 pairs, ...) of those who were imagined, the first half with the property."""
@@ -148,10 +148,13 @@ class PassiveProperty:
         return who_is_behind(seen, own, self.rules, strangers, rng)
 
     def rows(self, known: Known, draws: np.random.Generator) -> NDArray[np.int64]:
-        """(others + 2 each, steps, batch): others, then the likes of the victim without and with property data."""
+        """(others + 2 each, steps, batch): others, then the likes of the victim without and with property data.
+
+        Each holds as many records as the adversary does, where it depends on that how many steps it takes.
+        """
         labels = known.examples.y.numpy()
         marked, plain = np.split(np.arange(len(labels)), [known.marked])
-        shape = (self.imitation.local.steps, self.imitation.local.batch_size)
+        shape = self.imitation.local.shape(len(labels))
         parts = [draws.choice(plain, shape, p=self.preference(labels[plain], draws)) for _ in range(self.others)]
         parts += [draws.choice(plain, shape) for _ in range(self.each)]
         for share in draws.uniform(*self.mix, self.each):

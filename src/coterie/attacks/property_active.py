@@ -58,12 +58,12 @@ class ActiveProperty(PassiveProperty):
         for at, client in enumerate(honest.ids.tolist()):
             slot = int(honest.membership[at].argmax())
             start, name = pick(asked.published.values, places[slot]), f"head/{client}/{slot}"
-            trained, memory[name] = self.train(start, memory.get(name), rng.child("client", client))
+            trained, memory[name] = self.train(start, memory.get(name), rng.child("client", client), asked.round)
             uploads.append(map_leaves(lambda new, old: old + self.gamma * (new - old), trained, start))
         values = {name: torch.stack([upload[name] for upload in uploads]).unsqueeze(1) for name in honest.values}
         return replace(honest, values=values)
 
-    def train(self, start: Params, head: Tensor | None, rng: Rng) -> tuple[dict[str, Tensor], Tensor]:
+    def train(self, start: Params, head: Tensor | None, rng: Rng, at: int = 0) -> tuple[dict[str, Tensor], Tensor]:
         """The shared part after local training on both tasks, and the head (2, width + 1), its bias last."""
         known, classes = Known.of(self.data), self.data.with_property.classes
         weight, bias = head_names(start, classes)
@@ -73,14 +73,14 @@ class ActiveProperty(PassiveProperty):
         params = dict(start) | {weight: torch.cat([start[weight], head[:, :-1]])}
         if bias is not None:
             params[bias] = torch.cat([start[bias], head[:, -1]])
-        size = self.imitation.local.batch_size
+        (steps, size), rate = self.imitation.local.shape(len(known.examples)), self.imitation.local.rate(at)
         marked = min(max(1, round(self.share * size)), size - 1) if size > 1 else 1
         draws = rng.child("batches").torch()
-        for step in range(self.imitation.local.steps):
+        for step in range(steps):
             rows, has = drawn(known, marked, size - marked, draws)
             seed = rng.child("dropout", step).seed()
             grads = self.gradient(params, known.examples.x[rows], known.examples.y[rows], has, seed)
-            params = map_leaves(lambda leaf, grad: leaf - self.imitation.local.lr * grad, params, grads)
+            params = map_leaves(lambda leaf, grad: leaf - rate * grad, params, grads)
         shift = params[bias][classes:] if bias is not None else head[:, -1]
         head = torch.cat([params[weight][classes:], shift.unsqueeze(1)], 1)
         return {name: leaf[:classes] if name in (weight, bias) else leaf for name, leaf in params.items()}, head

@@ -118,8 +118,9 @@ class Imitation:
     model: Model
     local: Local
     guard: GuardOf | None = None
+    proximal: float = 0.0  # FedProx's mu
 
-    def train(self, start: Params, examples: Examples, rows: Tensor, rng: Rng) -> dict[str, Tensor]:
+    def train(self, start: Params, examples: Examples, rows: Tensor, rng: Rng, round: int = 0) -> dict[str, Tensor]:
         """The updates (clients, ...) of imagined clients that start alike, from ``rows`` (clients, steps, batch)."""
         clients = len(rows)
         stacked = map_leaves(lambda leaf: leaf.expand(clients, *leaf.shape), start)
@@ -127,9 +128,10 @@ class Imitation:
             self.model,
             stacked,
             self._batches(examples, rows, rng.child("dropout")),
-            self.local.lr,
+            self.local.rate(round),
+            proximal=self.proximal,
             gradients=None if self.guard is None else self.guard(self.model, rng.child("guard")),
-            optimiser=self.local.begin(stacked),
+            optimiser=self.local.begin(stacked, round),
         )
         return subtract(trained, stacked)
 

@@ -68,6 +68,13 @@ class Local:
         """The learning rate of a round."""
         return self.schedule.rate(self.lr, round)
 
+    def shape(self, size: int) -> tuple[int, int]:
+        """How many steps a client with so many records takes in a round, and on how many of them each (at most)."""
+        width = size if self.whole else min(self.batch_size, size)
+        if self.epochs is None or self.whole:
+            return self.epochs or self.steps, width
+        return self.epochs * -(-size // max(width, 1)), width
+
     @property
     def moments(self) -> tuple[str, ...]:
         """What the optimiser keeps a parameter."""

@@ -31,6 +31,7 @@ from coterie.measure.findings import Chart, Finding, Series
 from coterie.measure.judge import judge
 from coterie.protocols.base import ModelTrainer, Trainer
 from coterie.protocols.fedem import FedEM
+from coterie.protocols.fedprox import FedProx
 from coterie.rng import Rng
 
 KNEW = property_threat(PropertySplit.attacker).knows
@@ -144,7 +145,8 @@ class PropertyInference(Family):
         """The adversary knows which defence is in use, as everybody who takes part does."""
         client = guard.client
         model = model.with_dropout(client.dropout) if client.dropout else model
-        imitation = Imitation(model, replace(trainer.local, poisson=False), imitated(client))
+        proximal = trainer.mu if isinstance(trainer, FedProx) else 0.0
+        imitation = Imitation(model, replace(trainer.local, poisson=False), imitated(client), proximal)
         return PassiveProperty(
             imitation,
             property_threat(PropertySplit.attacker),

@@ -82,18 +82,18 @@ def chosen(entries: Entries, settings: Settings) -> list[Entry]:
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def job_key(settings: Settings, plan: Plan, pictures: bool, seed: int) -> str:
+def job_key(settings: Settings, plan: Plan, seed: int) -> str:
     cut = "" if settings.rounds is None else f"-{settings.rounds}rounds"
-    return f"{'data' if settings.data else 'drawn'}{'-pictured' if pictures else ''}/{plan.key}{cut}-seed{seed}"
+    return f"{'data' if settings.data else 'drawn'}/{plan.key}{cut}-seed{seed}"
 
 
-def jobs(entries: Entries, settings: Settings, pictures: bool = False) -> list[Job]:
+def jobs(entries: Entries, settings: Settings) -> list[Job]:
     plans = {plan.key: plan for entry in chosen(entries, settings) for plan in entry.plans.values()}
-    shared: dict[str, Any] = {"scale": settings.scale.value, "data": settings.folder, "pictures": pictures}
+    shared: dict[str, Any] = {"scale": settings.scale.value, "data": settings.folder}
     shared |= {} if settings.rounds is None else {"rounds": settings.rounds}
     return [
         Job(
-            job_key(settings, plan, pictures, seed),
+            job_key(settings, plan, seed),
             attacked,
             {"plan": asdict(plan), "seed": seed, **shared},
             files_read(plan.task, settings),
@@ -113,8 +113,8 @@ def files_read(task: str, settings: Settings) -> tuple[str, ...]:
     return files_of(Yelp(), settings.data, "*yelp*") + files_of(Critics(), settings.data, "movie_reviews*", "scale*")
 
 
-def runs_of(settings: Settings, results: Mapping[str, Result], plan: Plan, pictures: bool = False) -> dict[int, Result]:
-    return of_seeds(results, settings.seeds, partial(job_key, settings, plan, pictures))
+def runs_of(settings: Settings, results: Mapping[str, Result], plan: Plan) -> dict[int, Result]:
+    return of_seeds(results, settings.seeds, partial(job_key, settings, plan))
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from coterie.wire.tape import Tape
 CLUSTERS = 2  # the paper never says how many
 CLIP = 1.0  # nor at what norm DP-SGD clips
 DELTA = 1e-5
+FIGURES = {("C", 5): "2", ("D", 13): "3"}  # by task and clients: the figure that shows its aggregates; 4 has them all
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,12 @@ class Plan:
         parts += [f"purity{self.purity:g}"] if self.purity < 1 else []
         parts += ["own"] if self.keep_own else []
         return "-".join(parts + (["published"] if self.as_published else []))
+
+    @property
+    def pictured(self) -> bool:
+        """Whether a figure shows it: the passive attack on what a table has, undefended."""
+        plain = Plan(self.task, self.method, self.clients, as_published=self.as_published)
+        return self == plain and (self.task, self.clients) in FIGURES
 
     @property
     def defence(self) -> Defence:
@@ -106,7 +113,7 @@ def size(scale: Scale, letter: str) -> Size:
         rounds = {True: 500, False: 5000}[letter in REVIEWS]
         return Size(Detail(None), 100, rounds - 100, 5, Local(1, None, 32, rate), 1, 6, 3)
     fast = Local(1, None, 32, {True: 0.2, False: 0.02}[letter in REVIEWS])
-    return Size(Detail(16, tokens=30, vocabulary=2000), 150, 75, 3, fast, 4, 4, 3)
+    return Size(Detail(16, tokens=30, vocabulary=2000), 150, 75, 3, fast, 2, 4, 3)
 
 
 def attacked(
@@ -114,17 +121,16 @@ def attacked(
     seed: int,
     scale: str,
     data: str | None,
-    pictures: bool = False,
     rounds: int | None = None,
     kept_in: Path | None = None,
 ) -> Result:
-    """Train, attack, judge. ``pictures`` adds the coordinates of Figures 2 and 3; ``rounds`` ends it earlier."""
+    """Train, attack, judge; ``rounds`` ends it earlier."""
     whole = size(Scale(scale), plan["task"])
     if rounds is not None:
         fewest = whole.warmup + 2 * whole.every
         require(rounds >= fewest, "rounds", rounds, f"must be at least {fewest}: {whole.warmup} of them are not scored")
         whole = replace(whole, scored=rounds - whole.warmup)
-    return Cell(Plan(**plan), whole, Rng.seeded(seed)).run(data, pictures, kept_in)
+    return Cell(Plan(**plan), whole, Rng.seeded(seed)).run(data, kept_in)
 
 
 @dataclass(frozen=True)
@@ -133,16 +139,16 @@ class Cell:
     size: Size
     rng: Rng
 
-    def run(self, data: str | None, pictures: bool = False, kept_in: Path | None = None) -> Result:
+    def run(self, data: str | None, kept_in: Path | None = None) -> Result:
         chosen = task(self.plan.task, data, self.size.detail, self.rng.child("data"))
         split = self.split(chosen)
         federation = split.split(chosen.examples, self.rng.child("partition"))
         attack = self.attack(chosen, split.auxiliary(federation))
-        watched = self.watched(chosen, federation, attack, pictures, kept_in)
+        watched = self.watched(chosen, federation, attack, kept_in)
         with watched.ring as ring:
             utility = main_task_auc(ring, watched.run())
         truth, guesses = watched.witness.property_truth(federation), watched.guesses()
-        plane = {"pictures": watched.steadiness.picture(truth, self.rng)} if pictures else {}
+        plane = {"pictures": watched.steadiness.picture(truth, self.rng)} if self.plan.pictured else {}
         return {
             "task": chosen.words,
             "main_auc": utility,
@@ -156,7 +162,7 @@ class Cell:
         }
 
     def watched(
-        self, chosen: Task, federation: Federation, attack: PassiveProperty, pictures: bool, kept_in: Path | None
+        self, chosen: Task, federation: Federation, attack: PassiveProperty, kept_in: Path | None = None
     ) -> Watched:
         tape, witness = Tape([attack.threat], keep=ROUNDS_HELD), Witness()
         insiders = [attack] if isinstance(attack, ActiveProperty) else []
@@ -173,7 +179,7 @@ class Cell:
         )
         known = Known.of(self.split(chosen).auxiliary(federation))
         watch = PropertyWatch(attack, known, self.rng.child("attack"), (magnitudes, directions))
-        return Watched(ring, tape, watch, Steadiness(self.size.warmup, pictures), witness, kept_in)
+        return Watched(ring, tape, watch, Steadiness(self.size.warmup, self.plan.pictured), witness, kept_in)
 
     def split(self, chosen: Task) -> PropertySplit:
         return PropertySplit(

@@ -35,7 +35,7 @@ from coterie.recipes.property_inference.entries import (
     runs_of,
     share,
 )
-from coterie.recipes.property_inference.runs import Plan
+from coterie.recipes.property_inference.runs import FIGURES, Plan
 from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Job, Result
 
@@ -182,7 +182,7 @@ def private_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]
 
 
 def pictured(scale: Scale) -> list[Entry]:
-    shown = [("C", 5)] if scale is Scale.QUICK else [("C", 5), ("D", 13)]
+    shown = [("C", 5)] if scale is Scale.QUICK else list(FIGURES)
     return [
         Entry(key_of(task, method, clients), None, Plan(task, method, clients), controls=False)
         for task, clients in shown
@@ -194,11 +194,11 @@ def figure_charts(settings: Settings, results: Mapping[str, Result]) -> list[Cha
     """Figures 2 to 4, of the first seed that was run."""
     found = []
     for entry in chosen(pictured, settings):
-        runs = runs_of(settings, results, entry.plan, pictures=True)
+        runs = runs_of(settings, results, entry.plan)
         if not runs:
             continue
         run = runs[min(runs)]
-        plane, number = run["pictures"], "2" if entry.plan.task == "C" else "3"
+        plane, number = run["pictures"], FIGURES[entry.plan.task, entry.plan.clients]
         found.append(
             Chart(
                 f"Figure {number}: {entry.label}",
@@ -233,7 +233,7 @@ def figure_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
     """What can be said of the figures in numbers."""
     table = []
     for entry in chosen(pictured, settings):
-        runs = runs_of(settings, results, entry.plan, pictures=True)
+        runs = runs_of(settings, results, entry.plan)
         if not runs:
             continue
         told = share(runs, lambda run: float(run["pictures"]["neighbour_auc"]))
