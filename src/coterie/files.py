@@ -1,18 +1,21 @@
-"""Arrays from files that anybody may have written: what a file promises is compared with what it holds, before memory
-is taken for it."""
+"""Files: written whole or not at all, secret ones for their owner alone; and arrays from files that anybody may have
+written, where what a file promises is compared with what it holds before memory is taken for it."""
 
 from __future__ import annotations
 
 import math
+import os
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from coterie.errors import InvalidInput
+from coterie.errors import CannotWrite, InvalidInput
 
 MESSAGE, DENSE = 10, 1000  # how many times its size an archive may unfold to: numbers that travelled; zeros and ones
 ALWAYS = 64 << 20  # bytes, and up to these in any case
@@ -46,3 +49,36 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         if promised != member.file_size - file.tell():
             raise InvalidInput(f"array {member.filename!r} of shape {shape} is not what its file holds; write it again")
         return np.frombuffer(bytearray(file.read()), dtype).reshape(shape, order="F" if by_columns else "C")
+
+
+@contextmanager
+def replacing(path: Path, private: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write to. The old one or the whole new one is there, also after a power cut or on a full disk.
+
+    ``private``: at no moment may anybody but its owner read it.
+    """
+    partial = path.with_name(path.name + ".part")
+    try:
+        if private:
+            partial.unlink(missing_ok=True)  # what was left there may be open to others
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if private else os.O_TRUNC)
+        with os.fdopen(os.open(partial, flags, 0o600 if private else 0o666), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CannotWrite(f"cannot write {path}: {error.strerror}; make room or name another folder") from error
+
+
+def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
+    with replacing(path, private) as file:
+        file.write(data)
+
+
+def kept_secret(path: Path, make: Callable[[], bytes]) -> bytes:
+    """What this file holds, for its owner alone; made if there is none. Whoever calls keeps others out meanwhile."""
+    if not path.exists():
+        write_atomically(path, make(), private=True)
+    return path.read_bytes()

@@ -17,7 +17,7 @@ from tests.audit.test_families import coterie, subject
 from coterie.audit.case import read
 from coterie.audit.engine import audit
 from coterie.errors import CannotWrite, CoterieError, InvalidInput
-from coterie.run.folder import write_atomically
+from coterie.files import write_atomically
 from coterie.run.jobs import Job, JobFailed, run_jobs, stored
 from coterie.wire.messages import TRAIN, Down, Published
 from coterie.wire.recording import save

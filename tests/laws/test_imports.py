@@ -42,7 +42,7 @@ NARROWER = {
     "data": {"errors", "files", "rng"},
     "seal": {"errors", "wire"},
     "protocols": {"errors", "rng", "wire", "learn", "data", "privacy", "flow"},
-    "defences": {"errors", "rng", "wire", "learn", "data", "privacy", "flow", "seal"},
+    "defences": {"errors", "files", "rng", "wire", "learn", "data", "privacy", "flow", "seal"},
     "attacks": {"errors", "rng", "wire", "learn", "data.auxiliary", "data.federation.Examples"},
     "report": {"errors", "measure"},
 }

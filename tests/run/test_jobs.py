@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
 from pathlib import Path
 
+import psutil
 import pytest
 
 from coterie.errors import InvalidInput
@@ -40,9 +47,12 @@ def test_a_failure_names_the_job_and_keeps_the_others(tmp_path: Path) -> None:
 
 
 def test_a_damaged_result_says_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(InvalidInput, match=r"delete it to run that job again"):
-        stored(tmp_path, Job("broken", square))
+    made_by = json.dumps(asdict(Job("broken", square).fingerprint))
+    for text in ("{", "[]", "{}", f'{{"made by": {made_by}}}', f'{{"made by": {made_by}, "result": 3}}', "\ud800"):
+        (tmp_path / "broken.json").write_text(text, errors="surrogatepass")
+        if text != "{}":  # which was made by other code
+            with pytest.raises(InvalidInput, match=r"delete it to run that job again"):
+                stored(tmp_path, Job("broken", square))
 
 
 def test_progress_counts_what_was_kept(tmp_path: Path) -> None:
@@ -108,3 +118,30 @@ def test_a_result_that_does_not_say_what_made_it_is_made_anew(tmp_path: Path) ->
     job = Job("old", square, {"value": 3, "trace": str(tmp_path / "trace")})
     assert Kept.of([job], tmp_path) == Kept({}, {"old": "code"})
     assert run_jobs([job], tmp_path) == {"old": {"square": 9}}
+
+
+def test_workers_die_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """Killed outright, so that it cannot tell them."""
+    (tmp_path / "program.py").write_text(
+        "import os, pathlib, time\n"
+        "def work(place):\n"
+        "    pathlib.Path(place).write_text(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+    )
+    code = (
+        "import pathlib, program\n"
+        "from coterie.run import jobs\n"
+        "todo = [jobs.Job(name, program.work, {'place': name}) for name in 'ab']\n"
+        "jobs.run_jobs(todo, pathlib.Path('out'), processes=2)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment)
+    places = [tmp_path / name for name in "ab"]
+    while not all(place.exists() and place.read_text() for place in places):
+        assert parent.poll() is None
+        time.sleep(0.01)
+    parent.kill()
+    parent.wait()
+    workers = [int(place.read_text()) for place in places]
+    while any(psutil.pid_exists(worker) for worker in workers):  # the test's own time limit ends it otherwise
+        time.sleep(0.01)

@@ -6,9 +6,12 @@ import json
 import math
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,12 @@ import torch
 from tests.ring import Halves, blobs
 from torch import nn
 
+from coterie.commands.cli import app as main
+from coterie.config.schema import parse
 from coterie.data.federation import Federation
 from coterie.defences.dpsgd import DpSgd
 from coterie.errors import BudgetSpent, InvalidInput, RunDamaged
+from coterie.files import write_atomically
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.learn.models.dense import Dense
@@ -37,8 +43,9 @@ from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
 from coterie.protocols.local_only import LocalOnly
 from coterie.protocols.starts import Given
-from coterie.rng import Rng
-from coterie.run.folder import CHECKPOINT, METRICS, MODELS, RunFolder, free_folder, list_runs, write_atomically
+from coterie.rng import Rng, Secrets
+from coterie.run.folder import CHECKPOINT, METRICS, MODELS, SECRETS, RunFolder, free_folder, list_runs, versions
+from coterie.run.origin import Origin
 from coterie.run.stopping import Patience
 from coterie.run.training import Outcome, train
 from coterie.wire.codec import encode
@@ -71,11 +78,11 @@ import time
 from pathlib import Path
 from coterie.run import folder
 
-def write_or_wait(path, data, write=folder.write_atomically):
+def write_or_wait(path, data, private=False, write=folder.write_atomically):
     while path.name == folder.METRICS and data.count(b"\\n") > 2:
         Path("held").touch()
         time.sleep(0.01)
-    write(path, data)
+    write(path, data, private)
 
 folder.write_atomically = write_or_wait
 {MAIN}
@@ -98,7 +105,11 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    return {name: (run / name).read_bytes() for name in (CHECKPOINT, METRICS, MODELS)}
+    """All that was made; every run has secrets of its own, by whose fingerprint alone two of them differ."""
+    saved = RunFolder(run).load()
+    assert saved is not None
+    made = {name: (run / name).read_bytes() for name in (METRICS, MODELS)}
+    return made | {CHECKPOINT: encode(replace(saved, root=""))}
 
 
 @pytest.mark.parametrize("trainer", ["ifca", "fedem"])
@@ -157,6 +168,75 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "r", {"config": {}})
     with pytest.raises(InvalidInput, match="already holds a run"):
         RunFolder.create(tmp_path / "r", {"config": {}})
+
+
+def test_what_noise_comes_from_is_secret_kept_and_in_nothing_that_is_shared(tmp_path: Path) -> None:
+    """Neither the seed nor the record nor a recording gives it away; the run goes on with the same."""
+    text = CONFIG.format(trainer="fedavg", rounds=2) + '[defence]\nkind = "dpsgd"\nclip = 1.0\nnoise_multiplier = 1.0\n'
+    (tmp_path / "c.toml").write_text(text.replace("lr = 0.1", "lr = 0.1, poisson = true"))
+    for name in ("a", "b"):
+        finish(coterie("train", "c.toml", "--runs", name, "--record", f"recorded {name}", folder=tmp_path))
+    one, other = (tmp_path / name / "fedavg-fedavg-001" for name in ("a", "b"))
+    assert contents(one)[MODELS] != contents(other)[MODELS]  # of the same seed
+    secret = (one / SECRETS).read_bytes()
+    for path in (one / SECRETS, one / CHECKPOINT):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path != one / SECRETS:
+            assert secret not in path.read_bytes()
+            assert secret.hex() not in path.read_text(errors="ignore")
+    assert RunFolder(one).secrets().fingerprint() == Secrets(secret, False).fingerprint()
+    (one / SECRETS).write_bytes(b"short")
+    with pytest.raises(RunDamaged, match=r"noise\.secret is damaged"):
+        RunFolder(one).secrets()
+
+
+def test_a_run_goes_on_with_what_it_was_begun_with_or_not_at_all(tmp_path: Path) -> None:
+    config = parse(tomllib.loads(CONFIG.format(trainer="fedavg", rounds=2)), "c")
+    federation = config.federation()
+    origin = Origin.of(config, federation)
+    record = {**origin.entry, "versions": versions()}
+    assert origin.compare(record, "r") == []
+    older = {**record, "versions": {**versions(), "torch": "1.0"}}
+    (line,) = origin.compare(older, "r")
+    assert line.startswith(f"torch is {versions()['torch']} and was 1.0, ")
+    examples = replace(federation.examples, x=federation.examples.x + 1)
+    others = {
+        "its settings": Origin.of(config.model_copy(update={"seed": 4}), federation),
+        "its data": Origin.of(config, replace(federation, examples=examples)),
+    }
+    for what, other in others.items():
+        with pytest.raises(InvalidInput, match=f"begun with something else: {what} changed since"):
+            other.compare(record, "r")
+
+
+@pytest.mark.parametrize("text", ["[1]", "{}", "", "nonsense", '{"config": 3}', '{"config": {}, "created": 7}', "\xff"])
+def test_a_damaged_record_stops_nobody_else(tmp_path: Path, text: str) -> None:
+    whole = RunFolder.create(tmp_path / "whole", {"config": {}})
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "run.json").write_bytes(text.encode("latin-1"))
+    found = list_runs(tmp_path)
+    assert {run.path.name for run in found} == {"odd", "whole"}
+    assert whole.state == "stopped"
+    assert RunFolder(tmp_path / "odd").state in ("damaged", "stopped")
+    main(["runs", "--runs", str(tmp_path)], standalone_mode=False)
+
+
+def test_two_processes_that_want_one_folder_do_not_share_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        paths = list(pool.map(lambda _: free_folder(tmp_path, "x"), range(8)))
+    assert len(set(paths)) == 8
+
+    def create(number: int) -> bool:
+        try:
+            RunFolder.create(tmp_path / "one", {"config": {"number": number}})
+        except InvalidInput:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(create, range(8))) == 1
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["run.json"]
 
 
 def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:

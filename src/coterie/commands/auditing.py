@@ -18,11 +18,11 @@ from coterie.audit.frontier import frontier
 from coterie.audit.recorded import open_recording
 from coterie.audit.starter import fitted
 from coterie.errors import InvalidInput
+from coterie.files import write_atomically
 from coterie.measure.findings import AuditResult
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
 from coterie.report.terminal import show
-from coterie.run.folder import write_atomically
 from coterie.run.jobs import Progress as JobProgress
 
 console = Console(stderr=True)  # so that --json on standard output stays clean

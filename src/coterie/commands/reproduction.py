@@ -12,12 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from coterie.errors import require
+from coterie.files import write_atomically
 from coterie.measure.reproduced import Decision, Reproduction, Row
 from coterie.recipes import all_recipes
 from coterie.recipes.base import find
 from coterie.recipes.settings import Settings
 from coterie.report.html import render_reproductions
-from coterie.run.folder import versions, write_atomically
+from coterie.run.folder import versions
 
 console = Console()
 NOT_BUILT = ("vertical (003): vertical k-means with Gap-RR",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,10 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from coterie.config.schema import Config, parse, read
-from coterie.errors import require
+from coterie.errors import RunDamaged, require
 from coterie.measure.utility import HIGHER_IS_BETTER, utility_in
+from coterie.report.markup import printable
 from coterie.run.folder import Measured, Record, RunFolder, free_folder
 from coterie.run.folder import list_runs as find_runs
+from coterie.run.origin import Origin
 
 if TYPE_CHECKING:
     from coterie.config.built import Case
@@ -45,7 +47,7 @@ def train(path: Path | None, root: Path, seed: int | None, record: Path | None =
         config = config.model_copy(update={"seed": seed})
     lines = []
     for one, case in _cases(config):
-        settings: Record = {"config": one.model_dump(mode="json")}
+        settings: Record = {"config": one.model_dump(mode="json"), **Origin.of(one, case.federation).entry}
         if record is not None:
             settings["recording"] = str(free_recording(record, one.trainers[0].kind, len(config.trainers)))
         folder = RunFolder.create(free_folder(root, f"{config.name}-{one.trainers[0].kind}"), settings)
@@ -82,6 +84,8 @@ def resume(path: Path, trust_code: bool = False) -> None:
         console.print(f"{path} is finished; nothing to do")
         return
     ((_, case),) = _cases(config)
+    for changed in Origin.of(config, case.federation).compare(folder.record, str(path)):
+        console.print(f"[yellow]changed[/]: {changed}", soft_wrap=True)
     _show([_run(config, case, folder)])
 
 
@@ -134,8 +138,9 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
             tape=Tape([RECORDER], Path(recording)) if recording else None,
             witness=witness,
             progress=tell,
+            secret=True,
         )
-    if promise := case.promise:
+    if promise := replace(case, simulated=outcome.simulated).promise:
         used = case.spent(outcome.ledger)
         console.print(f"privacy: {promise.claim}" + (f"; {ledger(used)}" if used is not None else ""), soft_wrap=True)
     scores = outcome.scores
@@ -181,32 +186,37 @@ def list_runs(root: Path, plot: Path | None = None) -> None:
         return
     if plot is not None:
         plot_runs(root, found, plot)
-    table = Table(title=f"Runs in {root}")
-    for heading in ("run", "state", "trainer", "data", "round", "utility", "created"):
-        table.add_column(heading)
+    table = Table(title=f"Runs in {root}, oldest first", box=None, title_justify="left", pad_edge=False)
+    for heading in (
+        "run",
+        "state",
+        "round",
+        "utility",
+        "begun",
+    ):
+        table.add_column(heading, no_wrap=heading == "run", overflow="fold")
     for run in found:
-        record, history = run.record, run.history
-        config = record["config"]
+        table.add_row(printable(str(run.path.relative_to(root))), *_told(run))
+    longest = max(len(str(run.path.relative_to(root))) for run in found)
+    console.print(table, width=max(console.width, longest + 50), soft_wrap=True)
+
+
+def _told(run: RunFolder) -> tuple[str, str, str, str]:
+    """State, round, newest measurement, and when it began; a run that cannot be read says so and stops no other."""
+    begun = printable(run.created[:16].replace("T", " "))
+    try:
+        history = run.history
         newest = history[-1] if history else {}
-        rounds = str(newest.get("round", ""))
-        name = str(run.path.relative_to(root))
-        table.add_row(
-            name,
-            run.state,
-            config["trainer"]["kind"],
-            config["data"]["kind"],
-            rounds,
-            measured(newest),
-            record["created"],
-        )
-    console.print(table)
+        return run.state, str(newest.get("round", "")), measured(newest), begun
+    except (RunDamaged, TypeError, ValueError):
+        return "damaged", "", "", begun
 
 
 def plot_runs(root: Path, runs: list[RunFolder], page: Path) -> None:
     """What was measured on the way, of all runs, one figure a measure."""
+    from coterie.files import write_atomically
     from coterie.measure.findings import Chart, Series
     from coterie.report.html import render_charts
-    from coterie.run.folder import write_atomically
 
     histories = {str(run.path.relative_to(root)): run.history for run in runs}
     charts = []

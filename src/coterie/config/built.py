@@ -17,7 +17,7 @@ from coterie.privacy.ledger import Ledger
 
 @dataclass(frozen=True)
 class Case:
-    """One protocol on one federation under one defence, with one seed, which makes its noise a simulation's."""
+    """One protocol on one federation under one defence, with one seed."""
 
     protocol: AnyProtocol
     federation: Federation
@@ -25,13 +25,14 @@ class Case:
     defence: Defence = field(default_factory=Defence)
     seed: int = 0
     delta: float = DELTA
+    simulated: bool = True  # whether its noise follows from the seed, too
 
     @cached_property
     def promise(self) -> Promise | None:
         """What the defence guarantees about this run; None where nothing is said, or nobody has told the facts."""
         facts = self.protocol.facts(self.federation, self.delta)
         said = None if facts is None else self.defence.guarantee(facts)
-        return None if said is None else judge_guarantee(replace(said, simulated=True), ())
+        return None if said is None else judge_guarantee(replace(said, simulated=self.simulated), ())
 
     def spent(self, ledger: Ledger) -> float | None:
         """By the ledger. Where no epsilon is stated, the ledger's price rests on nothing, and is none either."""

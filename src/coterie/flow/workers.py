@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing as mp
+import os
 import signal
+import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -38,7 +41,7 @@ class Workers:
         self._processes = []
         for _ in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(work, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(work, theirs, os.getpid()), daemon=True)
             process.start()
             theirs.close()
             self._links.append(ours)
@@ -93,8 +96,8 @@ class Workers:
         self._links, self._processes = [], []
 
 
-def _serve(work: Work, link: Connection) -> None:
-    _die_with_parent()
+def _serve(work: Work, link: Connection, parent: int) -> None:
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does on it, a worker just ends
     torch.set_num_threads(1)
@@ -115,8 +118,18 @@ def _answer(work: Work, arguments: Values) -> bytes:
         return encode(("WorkerFailed", f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-4)}"))
 
 
-def _die_with_parent() -> None:
-    """Never outlive a killed run; on systems without prctl the closed pipe ends an idle worker."""
+def die_with(parent: int) -> None:
+    """Never outlive a killed run. Systems without prctl are asked every second whose child this is."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it died before this was said
+        os._exit(1)
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

@@ -6,21 +6,24 @@ import fcntl
 import json
 import os
 import platform
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from coterie.errors import CannotWrite, InvalidInput, RunDamaged
+from coterie.files import kept_secret, replacing, write_atomically
 from coterie.flow.cohort import Memory
 from coterie.learn.params import Params
 from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Row
+from coterie.rng import KEY_BYTES, Secrets
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.traffic import Traffic
 
@@ -31,6 +34,7 @@ Measured = dict[str, Any]
 """A round, and what was measured then, by name."""
 
 CHECKPOINT, RECORD, METRICS, MODELS, LOCK = "checkpoint.bin", "run.json", "metrics.jsonl", "models.npz", "lock"
+SECRETS = "noise.secret"  # what the run's noise comes from: for its owner alone, and no part of what is shared
 
 
 @register
@@ -48,55 +52,65 @@ class Checkpoint:
     root: str = ""  # the fingerprint of the secrets that noise comes from
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to. The old one or the whole new one is there, also after a power cut or on a full disk."""
-    partial = path.with_name(path.name + ".part")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise CannotWrite(f"cannot write {path}: {error.strerror}; make room or name another folder") from error
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    with replacing(path) as file:
-        file.write(data)
-
-
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
 
     @staticmethod
     def create(path: Path, record: Record) -> RunFolder:
-        """A new run; the record is what it takes to run it again."""
-        if (path / RECORD).exists():
-            raise InvalidInput(f"folder {path} already holds a run; use `coterie resume {path}` or another folder")
-        path.mkdir(parents=True, exist_ok=True)
+        """A new run; the record is what it takes to run it again. Of two that want one folder, one gets it."""
         started = {"created": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
-        write_atomically(path / RECORD, json.dumps(record | started, indent=2).encode())
+        text = json.dumps(record | started, indent=2).encode()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path, prefix=RECORD) as whole:
+                whole.write(text)
+                whole.flush()
+                os.fsync(whole.fileno())
+                os.chmod(whole.name, 0o644)
+                os.link(whole.name, path / RECORD)  # whole, and only where there is none
+        except FileExistsError as error:
+            raise InvalidInput(
+                f"folder {path} already holds a run; use `coterie resume {path}` or another folder"
+            ) from error
+        except OSError as error:
+            raise CannotWrite(f"cannot write {path / RECORD}: {error.strerror}; name another folder") from error
         return RunFolder(path)
 
     @property
     def record(self) -> Record:
         try:
-            return json.loads((self.path / RECORD).read_text())  # type: ignore[no-any-return]
+            found = json.loads((self.path / RECORD).read_text())
         except FileNotFoundError as error:
             raise RunDamaged(
                 f"{self.path} holds no run ({RECORD} is missing); `coterie runs` lists those there are"
             ) from error
-        except json.JSONDecodeError as error:
+        except (ValueError, OSError, RecursionError) as error:
             raise RunDamaged(
                 f"{self.path / RECORD} is damaged ({error}); start the run again in another folder"
             ) from error
+        if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+            raise RunDamaged(f"{self.path / RECORD} says nothing of a configuration; start the run again elsewhere")
+        return found
+
+    @property
+    def created(self) -> str:
+        """When, as far as the record says so."""
+        try:
+            return str(self.record.get("created", ""))
+        except RunDamaged:
+            return ""
+
+    def secrets(self) -> Secrets:
+        """What the run's noise comes from: drawn from the operating system once, by whoever holds the run."""
+        path = self.path / SECRETS
+        try:
+            return Secrets(kept_secret(path, lambda: os.urandom(KEY_BYTES)), reproducible=False)
+        except InvalidInput as error:
+            raise RunDamaged(f"{path} is damaged ({error}); start the run again in another folder") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
-        write_atomically(self.path / CHECKPOINT, encode(checkpoint))
+        write_atomically(self.path / CHECKPOINT, encode(checkpoint), private=True)  # with what the clients keep
         lines = "".join(json.dumps(row) + "\n" for row in checkpoint.history)
         write_atomically(self.path / METRICS, lines.encode())
 
@@ -123,17 +137,27 @@ class RunFolder:
     @property
     def history(self) -> list[Measured]:
         path = self.path / METRICS
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        try:
+            rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        except (ValueError, OSError, RecursionError) as error:
+            raise RunDamaged(f"{path} is damaged ({error}); `coterie resume` writes it anew") from error
+        return [row for row in rows if isinstance(row, dict)]
 
     @property
     def state(self) -> str:
+        try:
+            self.record  # noqa: B018
+        except RunDamaged:
+            return "damaged"
         if self.finished:
             return "finished"
-        with (self.path / LOCK).open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return "running"
+        try:
+            with (self.path / LOCK).open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return "running"
+        except OSError:  # nobody has begun with it, or it is not ours to look at
+            return "stopped"
         return "stopped"
 
     @contextmanager
@@ -152,15 +176,22 @@ class RunFolder:
 def list_runs(root: Path) -> list[RunFolder]:
     """All runs below a folder, oldest first."""
     found = [RunFolder(path.parent) for path in root.rglob(RECORD)] if root.is_dir() else []
-    return sorted(found, key=lambda run: (run.record["created"], str(run.path)))
+    return sorted(found, key=lambda run: (run.created, str(run.path)))
 
 
 def free_folder(root: Path, name: str) -> Path:
-    """The first of name-001, name-002, ... that is free."""
+    """The first of name-001, name-002, ... that is free, made for whoever asked."""
     number = 1
-    while (root / f"{name}-{number:03d}").exists():
-        number += 1
-    return root / f"{name}-{number:03d}"
+    while True:
+        path = root / f"{name}-{number:03d}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise CannotWrite(f"cannot make {path}: {error.strerror}; name another folder with --runs") from error
+        else:
+            return path
 
 
 def versions() -> dict[str, str]:

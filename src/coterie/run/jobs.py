@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, InvalidInput, require
+from coterie.files import write_atomically
+from coterie.flow.workers import die_with
 from coterie.run.fingerprint import Fingerprint, digest
-from coterie.run.folder import write_atomically
 
 Result = dict[str, Any]
 """What a job hands back: plain values that JSON can hold."""
@@ -104,7 +105,7 @@ def run_jobs(
         return results
     failures: dict[str, BaseException] = {}
     others = set(mp.active_children())
-    pool = ProcessPoolExecutor(count, mp_context=mp.get_context("fork"), initializer=_prepare)
+    pool = ProcessPoolExecutor(count, mp_context=mp.get_context("fork"), initializer=_prepare, initargs=(os.getpid(),))
     try:
         futures = {pool.submit(_run, job, job.fingerprint, folder): job for job in todo}
         _collect(futures, results, failures, lambda key: tell(len(results), len(jobs), key))
@@ -159,12 +160,12 @@ def _read(folder: Path, job: Job) -> Result | str | None:
     path = _path(folder, job.key)
     try:
         found = json.loads(path.read_text())
+        changed = job.fingerprint.changed(Fingerprint.parse(found.get(MADE_BY)))
+        return changed or dict(found[RESULT])
     except FileNotFoundError:
         return None
-    except json.JSONDecodeError as error:
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(f"result {path} is damaged ({error}); delete it to run that job again") from error
-    changed = job.fingerprint.changed(Fingerprint.parse(found.get(MADE_BY)))
-    return changed or dict(found[RESULT])
 
 
 def _path(folder: Path, key: str) -> Path:
@@ -185,9 +186,10 @@ def _run(job: Job, made_by: Fingerprint, folder: Path) -> Result:
     return dict(json.loads(text)[RESULT])  # as it will be read: JSON knows neither tuples nor whole numbers as names
 
 
-def _prepare() -> None:
-    """One thread; and Ctrl-C, which reaches all processes of a terminal, is left to the one that started this."""
+def _prepare(parent: int) -> None:
+    """One thread; it ends with the one that started it, to which Ctrl-C, which reaches all of a terminal, is left."""
     import torch
 
+    die_with(parent)
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -32,7 +32,7 @@ from coterie.privacy.ledger import Ledger
 from coterie.protocols.base import Trainer
 from coterie.protocols.starts import Start
 from coterie.rng import Secrets
-from coterie.run.folder import Checkpoint, Measured, RunFolder
+from coterie.run.folder import SECRETS, Checkpoint, Measured, RunFolder
 from coterie.run.stopping import Patience
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
@@ -116,6 +116,7 @@ def train(
     stop: Patience | None = None,
     device: str = "cpu",
     metrics: Mapping[str, Metric] | None = None,
+    secret: bool = False,
 ) -> Outcome:
     """Run the protocol to its end, going on from the folder's checkpoint if it has one. Clusterings need no model.
 
@@ -124,31 +125,36 @@ def train(
     ``start`` is the trainer's ``begins``; with ``stop`` a run may end early. On another ``device`` ("cuda", "mps")
     clients train and evaluate there; what travels, noise and the server stay on the CPU. ``metrics`` are measures of
     your own, by name: functions of a client's class probabilities (rows, classes) and labels (rows,); their means over
-    clients are in the history.
+    clients are in the history. With ``secret`` noise does not follow from the seed: its root comes from the operating
+    system and is kept in the folder, for its owner alone, so that the run can be resumed.
     """
     defence = defence or Defence()
+    require(folder is not None or not secret, "secret", secret, "needs a folder to keep its root in; or pass seed=None")
     if stop is not None:
         _require_trainer(protocol, "stop")
     if start is not None:
         _require_trainer(protocol, "start")
         protocol = replace(protocol, begins=start)  # type: ignore[type-var]
-    if folder is not None:
-        defence = defence.kept_in(folder.path)
-    roots = Roots.from_entropy() if seed is None else Roots.seeded(seed)
-    with _room(ledger, protocol, defence, federation, folder, roots.secrets) as own:
-        ring = Ring(
-            protocol,
-            federation,
-            None if model is None else _on(device, as_model(model)),
-            defence,
-            roots,
-            tape,
-            adversaries,
-            witness,
-            processes=processes,
-            ledger=own,
-        )
-        return _trained(ring, federation, evaluate_every, folder, witness, progress, stop, metrics or {})
+    with folder.held() if folder else nullcontext():  # keys and secrets are made by whoever holds the run
+        if folder is not None:
+            defence = defence.kept_in(folder.path)
+        roots = Roots.from_entropy() if seed is None else Roots.seeded(seed)
+        if folder is not None and secret:
+            roots = replace(roots, secrets=folder.secrets())
+        with _room(ledger, protocol, defence, federation, folder, roots.secrets) as own:
+            ring = Ring(
+                protocol,
+                federation,
+                None if model is None else _on(device, as_model(model)),
+                defence,
+                roots,
+                tape,
+                adversaries,
+                witness,
+                processes=processes,
+                ledger=own,
+            )
+            return _trained(ring, federation, evaluate_every, folder, witness, progress, stop, metrics or {})
 
 
 def _room(
@@ -184,16 +190,17 @@ def _trained(
     stop: Patience | None,
     metrics: Mapping[str, Metric],
 ) -> Outcome:
-    with folder.held() if folder else nullcontext(), ring:
+    with ring:
         saved = folder.load() if folder else None
         history = list(saved.history) if saved else []
         watcher = _Watcher(ring, evaluate_every, folder, progress, history, witness, federation.groups, stop, metrics)
         root = ring.roots.secrets.fingerprint()
         require(
             saved is None or saved.root in ("", root),
-            "seed",
-            "another than the run's",
-            "would draw noise again that may be out already, and nobody would have paid for it; resume with its own",
+            "seed or secrets",
+            "others than the run's",
+            f"would draw noise again that may be out already, and nobody would have paid for it; resume with its own "
+            f"seed and {SECRETS}",
         )
         if saved is not None:
             ring.ledger.enter(saved.spent)

@@ -36,7 +36,7 @@ from coterie.seal.ckks_wire import (
     seal_context,
 )
 from coterie.wire.codec import register
-from coterie.wire.sealed import SealedBatch, SealedSum
+from coterie.wire.sealed import SealedBatch, SealedSum, SecretKey
 
 NOISE = 3.2 * math.sqrt(DEGREE / 2)
 """Standard deviation of a fresh ciphertext's noise in one value, in units of 1 / scale."""
@@ -100,7 +100,7 @@ class CkksContext:
     key_id: bytes
 
 
-class CkksKey:
+class CkksKey(SecretKey):
     """The clients' shared secret key."""
 
     def __init__(self, settings: Ckks, secret: SealObject) -> None:
@@ -121,9 +121,6 @@ class CkksKey:
     def from_bytes(settings: Ckks, data: bytes) -> CkksKey:
         with scratch() as files:
             return CkksKey(settings, files.load(sealapi.SecretKey(), data))
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return CkksKey.from_bytes, (self.context.settings, self.to_bytes())
 
     def __repr__(self) -> str:
         return f"CkksKey({self.context.key_id.hex()[:8]})"

@@ -21,11 +21,11 @@ from coterie.seal.cipher import Cipher, Floats, as_cells, binary
 from coterie.seal.ckks import Ckks
 from coterie.seal.ckks_wire import message_bytes
 from coterie.wire.codec import register
-from coterie.wire.sealed import SealedBatch, SealedSum
+from coterie.wire.sealed import SealedBatch, SealedSum, SecretKey
 
 
 @dataclass(frozen=True)
-class MockKey:
+class MockKey(SecretKey):
     """Opens what was sealed with it, and nothing else."""
 
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)

@@ -39,6 +39,7 @@ from coterie.seal.signing import SIGNATURE, sign, signed_by, verify_key
 from coterie.seal.streams import KEY, Words, add_stream, agree, derive, public
 from coterie.seal.veil import veil
 from coterie.wire.codec import register
+from coterie.wire.sealed import SecretKey
 
 _TRIAL = bytes(range(KEY))  # any private key: to find out whether a public one is of use
 _SHARE = 8 * shamir.LIMBS  # bytes of a share of the seed and of the mask key
@@ -99,7 +100,7 @@ def context_of(roster: Roster) -> bytes:
 
 @register
 @dataclass
-class Party:
+class Party(SecretKey):
     """One client in one round. Its secrets come from the operating system and die with it."""
 
     client: int

@@ -25,11 +25,11 @@ from coterie.seal import shamir
 from coterie.seal.cipher import Grid
 from coterie.seal.streams import KEY, Packed, Words, add_stream, derive, signed, unpack
 from coterie.wire.codec import register
-from coterie.wire.sealed import SealedSum
+from coterie.wire.sealed import SealedSum, SecretKey
 
 
 @dataclass(frozen=True)
-class GroupKey:
+class GroupKey(SecretKey):
     """What all clients share and the server lacks. With it the sums open, and no client's answer does."""
 
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(KEY), repr=False)

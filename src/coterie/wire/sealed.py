@@ -9,15 +9,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 from torch import Tensor
+
+from coterie.errors import NotPermitted
 
 SEALED = "sealed"
 """The name of the one sealed value in a message that has a single one."""
 
 SHARED_KEY = "shared key"
 """What a threat model names to hold the key that all clients have."""
+
+
+class SecretKey:
+    """What opens ciphertexts. It goes where its owner puts it (``to_bytes``), and by no accident anywhere else."""
+
+    def __reduce__(self) -> NoReturn:
+        raise NotPermitted(
+            f"{type(self).__name__} cannot be pickled or copied: a key in a log, a cache or another process is none; "
+            "keep its bytes in a file of your own"
+        )
 
 
 class SealedBatch(ABC):

@@ -40,6 +40,8 @@ from coterie.run.training import train
 from coterie.seal.ckks import Ckks
 from coterie.seal.masked import MaskedBatch
 from coterie.seal.mock import MockCipher, MockKey
+from coterie.seal.pairwise import Party
+from coterie.seal.veil import GroupKey
 from coterie.wire.sealed import SEALED, SHARED_KEY
 from coterie.wire.tape import Tape
 
@@ -248,7 +250,10 @@ def test_the_server_s_half_has_no_path_to_the_key() -> None:
     secret = defence.key.to_bytes()
     assert defence.key.context.key_id in packed  # it knows the key's name
     assert not any(secret[at : at + 16] in packed for at in range(0, len(secret) - 16, 16))
-    assert secret[64:80] in pickle.dumps(defence.key)  # the search would find it
+    assert secret[64:80] in pickle.dumps(secret)  # the search would find it
+    for key in (defence.key, GroupKey(), MockCipher().keygen(), Party(0)):
+        with pytest.raises(NotPermitted, match="cannot be pickled or copied"):
+            pickle.dumps(key)
     assert not hasattr(defence.server, "key")
     batch = Ckks().seal(torch.ones(1, 4), defence.key, [0])
     for held in (defence.server, defence.server.context, pickle.loads(packed).context):

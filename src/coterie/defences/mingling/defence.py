@@ -16,7 +16,6 @@ cluster that nobody chose keeps its model.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +25,8 @@ from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting
 from coterie.defences.mingling.rebuilding import Counted, Rebuilding
 from coterie.defences.mingling.server import MinglingServer
 from coterie.defences.secure_sums import PairwiseMasks, Smallest, bearing
-from coterie.errors import require
+from coterie.errors import InvalidInput, require
+from coterie.files import kept_secret
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
@@ -145,10 +145,11 @@ class Mingling(Defence):
 
 def shared_key(cipher: Cipher | PairwiseMasks, path: Path) -> Key:
     """The key in this file, which only its owner may read; made if there is none, so that a killed run can go on."""
-    if not path.exists():
-        fresh = cipher.keygen() if isinstance(cipher, Ckks) else GroupKey()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(fresh.to_bytes())
-    data = path.read_bytes()
-    return CkksKey.from_bytes(cipher, data) if isinstance(cipher, Ckks) else GroupKey(data)
+    data = kept_secret(path, lambda: (cipher.keygen() if isinstance(cipher, Ckks) else GroupKey()).to_bytes())
+    try:
+        return CkksKey.from_bytes(cipher, data) if isinstance(cipher, Ckks) else GroupKey(data)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{path} holds no key of this defence ({error}); without it nothing that was sealed opens: start the run "
+            "again in another folder"
+        ) from error

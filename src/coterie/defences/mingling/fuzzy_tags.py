@@ -35,6 +35,7 @@ from torch import Tensor
 
 from coterie.errors import require
 from coterie.rng import Rng
+from coterie.wire.sealed import SecretKey
 
 Flags = npt.NDArray[np.bool_]
 Tags = npt.NDArray[np.int64]
@@ -227,7 +228,7 @@ def bits_of_rate(rate: float) -> int:
 
 
 @dataclass(frozen=True)
-class ClusterKeys:
+class ClusterKeys(SecretKey):
     """Addresses and public keys of all clusters (Eq. 1), in Ed25519's prime-order subgroup (libsodium)."""
 
     addresses: tuple[tuple[bytes, ...], ...]  # (clusters, bits) scalars x

@@ -13,12 +13,12 @@ from typing import Any
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.property import PropertyWatch
+from coterie.files import write_atomically
 from coterie.flow.ask import AnyAsk
 from coterie.flow.ring import AnyRing
 from coterie.measure.aggregates import Steadiness
 from coterie.measure.cost import peak_memory
 from coterie.measure.witness import Witness
-from coterie.run.folder import write_atomically
 from coterie.wire.codec import decode, encode
 from coterie.wire.messages import TRAIN
 from coterie.wire.tape import Tape
