@@ -10,15 +10,27 @@ import torch
 from tests.ring import play
 from torch import Tensor
 
-from coterie.attacks.distance_geometry import CURIOUS_SERVER, RECORD, DistanceGeometry, Recovered, Seen
+from coterie.attacks.distance_geometry import (
+    CURIOUS_SERVER,
+    POPULATION,
+    RECORD,
+    DistanceGeometry,
+    Recovered,
+    Seen,
+    shapes,
+    steps_of,
+)
+from coterie.attacks.registration import few_known, spanned
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
+from coterie.defences.blinding import Blinding
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import gap_rr, generalised, piecewise
 from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.guard import Defence
+from coterie.flow.stack import Stack
 from coterie.measure.columns import TrueColumns, correlations
 from coterie.measure.judge import judge
 from coterie.protocols.clusterings.vertical_kmeans import Start, VerticalKMeans
@@ -92,6 +104,50 @@ def test_the_few_known_decide_what_they_span() -> None:
     few, all_but, full = (recovery(plain(), count, attack)[0] for count in (3, 5, COLUMNS + 1))
     assert 0.1 < float(few.mean()) < float(all_but.mean()) < 0.99
     assert float(full.min()) > 0.999
+
+
+def test_public_bounds_decide_what_known_records_do_not() -> None:
+    """Known records that do not differ in two of four columns leave a plane to be turned; bounds turn it."""
+    draws = torch.Generator().manual_seed(2)
+    x = torch.rand(RECORDS, 4, generator=draws, dtype=torch.float64) ** torch.tensor([1, 1, 3, 6])
+    x[:5, 2:] = 0.0
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=draws, dtype=torch.float64))[0]
+    points, rows = (x - x.mean(0)) @ turn, torch.arange(5)
+    assert spanned(x[:5]) == 2
+    free, bound = (few_known(points, rows, x[:5], bounds) for bounds in (None, (0.0, 1.0)))
+    torch.testing.assert_close(free[:, :2], x[:, :2])
+    assert float(free[:, 2:].std()) < 1e-9
+    assert float(torch.corrcoef(torch.stack([bound[:, 2], x[:, 2]]))[0, 1]) > 0.95
+    assert float(torch.corrcoef(torch.stack([bound[:, 3], x[:, 3]]))[0, 1]) > 0.95
+
+
+def test_others_of_the_same_population_serve_for_known_records() -> None:
+    """No record of the table is known: halves of one sample, of which the attack is given the other's."""
+    draws = torch.Generator().manual_seed(9)
+    skewed = torch.rand(2 * RECORDS, 4, generator=draws) ** torch.tensor([1.0, 2.0, 3.0, 4.0]) * torch.arange(1, 5)
+    skewed[:, 1] += skewed[:, 0]
+    ours, theirs = (
+        Examples(part, torch.zeros(RECORDS, dtype=torch.int64), 1, "half") for part in skewed.split(RECORDS)
+    )
+    tape = Tape([CURIOUS_SERVER])
+    split = Vertical(2).split(ours, Rng.seeded(0))
+    view = play(VerticalKMeans(8, 6), split, None, tape=tape).ring.view(CURIOUS_SERVER)
+    guess = DistanceGeometry().infer(view, Auxiliary(parts={POPULATION: theirs}), Rng.seeded(0))
+    assert len(guess.known) == 0
+    assert float(correlations(guess, ours.x).min()) > 0.95
+
+
+def test_fresh_scales_of_blinded_totals_average_out() -> None:
+    """A record's range is hidden by a factor of 2^-4 to 2^4 in each step; over twelve the middle of them shows it."""
+    blinded = seen(Stack(Blinding(), SecureSums()), Start.RECORDS, 12)
+    wide = shapes(blinded)[:, -2]
+    last = plain(start=Start.RECORDS)
+    bare = steps_of(last)[-1].squared
+    truly = (bare.amax(1) - bare.amin(1)).log2()
+    single = steps_of(blinded)[-1].squared
+    once = (single.amax(1) - single.amin(1)).log2()
+    over, one = (float(torch.corrcoef(torch.stack([found, truly]))[0, 1]) for found in (wide, once))
+    assert over > one + 0.2
 
 
 def test_subtracting_the_minimum_changes_nothing() -> None:

@@ -17,7 +17,9 @@ from coterie.audit.family import find
 from coterie.audit.recorded import open_recording
 from coterie.audit.toml import document
 from coterie.commands import training as session
+from coterie.commands.clustering import cluster
 from coterie.config.schema import Choice
+from coterie.errors import CoterieError
 from coterie.run.folder import RunFolder
 
 VALUES: dict[str, Any] = {
@@ -94,19 +96,26 @@ class TestFiles:
         assert list(labels.columns) == ["key", "cluster"]
         assert sorted(labels["cluster"].unique()) == [0, 1, 2]
 
+    def test_what_is_wrong_is_one_line(self, tmp_path: Path) -> None:
+        self.write(tmp_path)
+        done = coterie(tmp_path, "cluster", "bank.csv", "shop.csv")
+        assert done.returncode == 2
+        assert "records of party 'shop'=120 must be 150" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "labels.csv").exists()
+
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("files", "options", "message"),
         [
-            (["bank.csv", "shop.csv"], "records of party 'shop'=120 must be 150"),
-            (["bank.csv", "none.csv"], "file none.csv does not exist"),
-            (["bank.csv", "bank.csv", "--id", "key"], "must differ in name"),
-            (["bank.csv", "shop.csv", "--id", "key", "--epsilon", "1"], "defence 'none' option 'epsilon' is unknown"),
+            (["bank", "none"], {}, "none.csv does not exist"),
+            (["bank", "bank"], {}, "must differ in name"),
+            (["bank", "shop"], {"epsilon": 1.0}, "defence 'none' option 'epsilon' is unknown"),
         ],
     )
-    def test_what_is_wrong_is_one_line(self, arguments: list[str], message: str, tmp_path: Path) -> None:
+    def test_what_is_wrong_is_said(
+        self, files: list[str], options: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
         self.write(tmp_path)
-        done = coterie(tmp_path, "cluster", *arguments)
-        assert done.returncode == 2
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
+        with pytest.raises(CoterieError, match=message):
+            cluster([tmp_path / f"{name}.csv" for name in files], 3, "key", "none", options, tmp_path / "labels.csv", 0)
         assert not (tmp_path / "labels.csv").exists()

@@ -19,6 +19,8 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from coterie.attacks.registration import few_known, registered, spanned
+from coterie.attacks.regression import TOLERANCE, best_fitted, fitted
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.rng import Rng
@@ -27,8 +29,7 @@ from coterie.wire.view import ThreatModel, View
 SEED, DISTANCES, RESULT, OPENED = "seed", "distances", "result", "distances/opened"
 RECORD = "record"  # the tag of known records: which ones they are
 CURIOUS_SERVER = ThreatModel("curious server", server=True, knows="some records, all their columns")
-TOLERANCE = 1e-7  # of the largest eigenvalue: distances are floats of 24 bits
-RIDGES = torch.logspace(-9, 3, 49, dtype=torch.float64)
+POPULATION = "population"  # the part of the auxiliary data with records of others, who are not in the table
 
 
 class Seen(Enum):
@@ -63,12 +64,14 @@ class DistanceGeometry:
     """Reads ``seen``, of one ``party`` where that is what is seen, and aligns by the known records.
 
     More known records than columns (and one) are enough for a fit without constraints, which noise spoils least. With
-    fewer, distances are preserved (Giannella, Liu and Kargupta 2013): the part of a record that lies in the span of
-    the known ones is found, and the rest is taken for their mean.
+    fewer, or with columns in which the known ones do not differ, distances are preserved (Giannella, Liu and Kargupta
+    2013): the part of a record in the span of the known ones is found, and the rest by public ``bounds``. With a sample
+    of others from the same population (``POPULATION``), no record need be known (``registration``).
     """
 
     seen: Seen = Seen.TOTALS
     party: int | None = None
+    bounds: tuple[float, float] | None = None  # of every column, where they are public
     threat: ThreatModel = field(default=CURIOUS_SERVER)
 
     def __post_init__(self) -> None:
@@ -76,25 +79,39 @@ class DistanceGeometry:
         require(fits, "party", self.party, f"must be given for {Seen.PARTY.value!r}, and for nothing else")
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Recovered:
-        known = auxiliary.whole()
-        if RECORD not in known.tags:
-            raise InvalidInput(
-                f"tags of the known records={sorted(known.tags)} must have {RECORD!r}: which ones they are"
-            )
-        rows, columns = known.tags[RECORD], known.x.flatten(1).double()
-        require(len(rows) >= 2, "known records", len(rows), "must be at least 2: one alone aligns nothing")
-        if self.seen in (Seen.ASSIGNMENTS, Seen.LAST):
-            features = centred(_one_hot(assignments(view), only_last=self.seen is Seen.LAST))
-            return Recovered(fitted(low_rank(features, features.shape[1]), rows, columns), rows, (_rank(features),))
-        if self.seen is Seen.SHAPES:
-            features = centred(shapes(view))
-            return Recovered(fitted(low_rank(features, features.shape[1]), rows, columns), rows, (_rank(features),))
+        rows, columns, others = _held(auxiliary)
+        if self.seen not in (Seen.PARTY, Seen.TOTALS):
+            require(len(rows) >= 2, "known records", len(rows), "must be at least 2: one alone aligns nothing")
+            features = centred(self._features(view))
+            return Recovered(best_fitted(features, rows, columns), rows, (_rank(features),))
         stacked, middle = embedding(steps_of(view, self.party))
         rank = _rank(middle)
         most = min(rank, columns.shape[1])
-        if len(rows) > most + 1:
+        if spanned(columns) >= most and len(rows) > most + 1:
             return Recovered(fitted(low_rank(stacked, columns.shape[1]), rows, columns), rows, (rank,))
-        return Recovered(few_known(nystroem(stacked, middle, most), rows, columns), rows, (rank,))
+        points = nystroem(stacked, middle, most)
+        if len(others):
+            return Recovered(registered(points, others, rows, columns), rows, (rank,))
+        require(len(rows) >= 2, "known records", len(rows), f"must be at least 2, or give others as {POPULATION!r}")
+        return Recovered(few_known(points, rows, columns, self.bounds), rows, (rank,))
+
+    def _features(self, view: View) -> Tensor:
+        if self.seen is Seen.SHAPES:
+            return shapes(view)
+        return _one_hot(assignments(view), only_last=self.seen is Seen.LAST)
+
+
+def _held(auxiliary: Auxiliary) -> tuple[Tensor, Tensor, Tensor]:
+    """Which records are known, their columns, and others' (none unless they are given)."""
+    others = torch.empty(0, 0, dtype=torch.float64)
+    if POPULATION in auxiliary.parts:
+        others = auxiliary.part(POPULATION).x.flatten(1).double()
+        if auxiliary.examples is None:
+            return torch.empty(0, dtype=torch.int64), others[:0], others
+    known = auxiliary.whole()
+    if RECORD not in known.tags:
+        raise InvalidInput(f"tags of the known records={sorted(known.tags)} must have {RECORD!r}: which ones they are")
+    return known.tags[RECORD], known.x.flatten(1).double(), others
 
 
 # -- what the view holds -------------------------------------------------------------------------------------------
@@ -147,11 +164,21 @@ def _squared(view: View, round: int, kind: str, party: int | None) -> Tensor | N
 
 
 def shapes(view: View) -> Tensor:
-    """(records, numbers of all steps): each record's totals in order of size, from 0 to 1: what blinding leaves."""
-    found = []
+    """(records, numbers): what blinding leaves. Each record's totals in order of size, from 0 to 1, in every step.
+
+    And what fresh blinding lets through over steps: scales are drawn anew from a known range, so the middle of what
+    they made of a record's range tells how wide that is; where an offset happened to be small, the least total shows.
+    """
+    found, ranges, least = [], [], []
     for step in steps_of(view):
         low, high = step.squared.min(1, keepdim=True).values, step.squared.max(1, keepdim=True).values
-        found.append(((step.squared - low) / (high - low).clamp_min(1e-300)).sort(1).values)
+        wide = (high - low).clamp_min(1e-300)
+        found.append(((step.squared - low) / wide).sort(1).values)
+        ranges.append(wide.log2())
+        least.append((low.abs() / wide + 1e-12).log2())
+    over = torch.cat(ranges, 1)
+    found.append((over.amax(1, keepdim=True) + over.amin(1, keepdim=True)) / 2)
+    found.append(torch.cat(least, 1).amin(1, keepdim=True))
     return torch.cat(found, 1)
 
 
@@ -226,38 +253,3 @@ def low_rank(stacked: Tensor, rank: int) -> Tensor:
     values, vectors = torch.linalg.eigh(stacked.T @ stacked)
     directions: Tensor = stacked @ vectors[:, values.argsort(descending=True)[:rank]]
     return directions
-
-
-def fitted(features: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(records, columns): each column as a linear function of the features, by ridge regression on the known records.
-
-    How much it is shrunk is what would have guessed each known record best from the others (leave-one-out).
-    """
-    middle, mean = features[rows].mean(0), columns.mean(0)
-    left, sizes, right = torch.linalg.svd(features[rows] - middle, full_matrices=False)
-    real = sizes > TOLERANCE * sizes.max().clamp_min(1e-300)
-    left, sizes, right = left[:, real], sizes[real], right[real]
-    target = left.T @ (columns - mean)  # (rank, columns)
-    if not len(sizes):
-        return mean.expand(len(features), -1).clone()
-    shrunk = sizes.square() / (sizes.square() + RIDGES.unsqueeze(1) * sizes.square().mean())  # (ridges, rank)
-    errors = torch.stack([_left_out(left, one, target, columns - mean) for one in shrunk])  # (ridges, columns)
-    best = shrunk[errors.argmin(0)].T  # (rank, columns)
-    guessed: Tensor = mean + (features - middle) @ (right.T @ (best * target / sizes.unsqueeze(1)))
-    return guessed
-
-
-def _left_out(left: Tensor, shrunk: Tensor, target: Tensor, columns: Tensor) -> Tensor:
-    """(columns,): the squared error of guessing each known record from the others."""
-    leverage = (left.square() @ shrunk + 1 / len(left)).clamp_max(1 - 1e-9)
-    missed = columns - left @ (shrunk.unsqueeze(1) * target)
-    return (missed / (1 - leverage).unsqueeze(1)).square().sum(0)
-
-
-def few_known(points: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """(records, columns): the rotation that takes the known points to the known records, as far as these decide it."""
-    middle, mean = points[rows].mean(0), columns.mean(0)
-    left, sizes, right = torch.linalg.svd((points[rows] - middle).T @ (columns - mean), full_matrices=False)
-    real = sizes > TOLERANCE * sizes.max().clamp_min(1e-300)
-    turned: Tensor = mean + (points - middle) @ (left[:, real] @ right[real])
-    return turned

@@ -200,6 +200,11 @@ class VerticalFederation:
         """(parties,): how many records each has: all of them."""
         return torch.full((self.clients,), len(self.examples))
 
+    @property
+    def groups(self) -> Tensor:
+        """(parties,): which distribution each one's records are of; -1: they are all the same records."""
+        return torch.full((self.clients,), -1)
+
     @cached_property
     def parts(self) -> tuple[Tensor, ...]:
         """Each (examples, columns of the party), laid out as the party itself would have them: read in every round."""

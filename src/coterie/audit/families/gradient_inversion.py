@@ -100,6 +100,8 @@ class Inversion(Family):
         return replace(played.evidence(findings, promise), pictures=pictures)
 
     def admits_recording(self, recording: Recording) -> str:
+        if why := self.admits(recording.subject):
+            return why
         if not recording.has_uploads or not recording.has_published:
             return "needs what clients sent and what they were given, and not both were recorded"
         local = recording.trainer.local
@@ -108,7 +110,7 @@ class Inversion(Family):
             or local.steps * local.batch_size > recording.subject.audit.gradient_inversion.pictures
         ):
             return f"a client's update is of {local.steps} x {local.batch_size} pictures or more: too many to tell any"
-        return lacking(recording.subject)
+        return ""
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
         """What is rebuilt of each client; nobody wrote down what was right."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from coterie.attacks.distance_geometry import CURIOUS_SERVER, RECORD, DistanceGeometry, Seen
+from coterie.attacks.distance_geometry import CURIOUS_SERVER, POPULATION, RECORD, DistanceGeometry, Recovered, Seen
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
@@ -37,16 +37,23 @@ HELD = 500  # records of forge, wave and MNIST, as the paper has
 
 
 @lru_cache(maxsize=8)
-def examples(name: str, seed: int, data: str | None, records: int) -> Examples:
-    """The data set with every column put on [0, 1], as if its range were public; at most so many of its records."""
+def drawn(name: str, seed: int, data: str | None, records: int) -> tuple[Examples, Tensor]:
+    """At most so many records of the data set, and up to as many others' columns (others, columns), all on [0, 1].
+
+    Columns are put there by the range of the whole set, as if that were public.
+    """
     found = _found(name, seed, data)
     rows = torch.arange(len(found))
     if len(rows) > records:
-        rows = torch.randperm(len(found), generator=Rng.seeded(seed).child("records").torch())[:records]
-    x = found.x[rows].flatten(1)
+        rows = torch.randperm(len(found), generator=Rng.seeded(seed).child("records").torch())
+    x = found.x.flatten(1)
     low, high = x.min(0).values, x.max(0).values
-    scaled = torch.where(high > low, (x - low) / (high - low).clamp_min(1e-12), 0.0)
-    return replace(found.take(rows), x=scaled)
+    x = torch.where(high > low, (x - low) / (high - low).clamp_min(1e-12), 0.0)
+    return replace(found.take(rows[:records]), x=x[rows[:records]]), x[rows[records : 2 * records]]
+
+
+def examples(name: str, seed: int, data: str | None, records: int) -> Examples:
+    return drawn(name, seed, data, records)[0]
 
 
 def _found(name: str, seed: int, data: str | None) -> Examples:
@@ -195,21 +202,25 @@ def recovery(
 ) -> Result:
     """Correlation of what is read with what is true, over the columns that vary; the control has its records mixed up.
 
-    Where a party's distances are read, it is the first party's columns that are looked for.
+    Where a party's distances are read, it is the first party's columns that are looked for. Who knows no record has
+    others' of the same population; in its control these are turned at random.
     """
     federation, view = recorded(name, mechanism, epsilon, clusters, steps, parties, records, memoised, seed, data)
     which = Seen(seen)
     party = 0 if which is Seen.PARTY else None
     truth = federation.examples.x if party is None else federation.part(party)
-    attack = DistanceGeometry(which, party)
-    guess = attack.infer(view, known_records(truth, known, seed), Rng.seeded(seed))
-    mixed = [
-        correlations(attack.infer(view, known_records(truth, known, seed, turn), Rng.seeded(seed)), truth)
-        for turn in range(1, 9)
-    ]
+    attack = DistanceGeometry(which, party, (0.0, 1.0))
+    others = drawn(name, seed, data, records)[1]
+    others = others if party is None else others[:, federation.columns[party]]
+
+    def guessed(mixed: int = 0) -> Recovered:
+        held = known_records(truth, known, seed, mixed) if known else population(others, seed, mixed)
+        return attack.infer(view, held, Rng.seeded(seed))
+
+    guess = guessed()
     scores = correlations(guess, truth)
     varying = scores[~scores.isnan()]
-    control = torch.stack(mixed).nanmean()
+    control = torch.stack([correlations(guessed(turn), truth) for turn in range(1, 9)]).nanmean()
     return {
         "median": float(varying.median()),
         "mean": float(varying.mean()),
@@ -218,6 +229,16 @@ def recovery(
         "columns": len(varying),
         "control": float(control),
     }
+
+
+def population(others: Tensor, seed: int, mixed: int = 0) -> Auxiliary:
+    """Others' records; ``mixed``: turned about their mean, so that no column is any more what it says."""
+    values = others.double()
+    if mixed:
+        draws = torch.randn(len(values.T), len(values.T), generator=Rng.seeded(seed).child("turn", mixed).torch())
+        values = values.mean(0) + (values - values.mean(0)) @ torch.linalg.qr(draws.double())[0]
+    found = Examples(values.float(), torch.zeros(len(values), dtype=torch.int64), 1, POPULATION)
+    return Auxiliary(parts={POPULATION: found})
 
 
 def known_records(truth: Tensor, count: int, seed: int, mixed: int = 0) -> Auxiliary:

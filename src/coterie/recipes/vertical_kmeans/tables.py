@@ -174,20 +174,22 @@ VIEWS: tuple[tuple[str, str], ...] = (
     (Seen.ASSIGNMENTS.value, NONE),
     (Seen.LAST.value, NONE),
 )
-PLACES = {"acs_income": (10, 4), "digits": (64, 4)}  # columns and parties
+PLACES = {"acs_income": (10, 4, 2000), "digits": (64, 4, 1297)}  # columns, parties, records; others are left over
 
 
 def _recovery(settings: Settings) -> list[Key]:
     found = []
-    for name, (columns, _) in PLACES.items():
+    for name, (columns, _, _) in PLACES.items():
         for seen, under in VIEWS:
-            counts = dict.fromkeys((columns // 2, columns + 1, columns + 3, 20, 40, 1000))
+            none = (0,) if seen in (Seen.PARTY.value, Seen.TOTALS.value) else ()  # the others say nothing of rotations
+            counts = sorted({*none, columns // 2, columns + 1, columns + 3, 20, 40, 1000})
             found += [Key.of(data=name, seen=seen, mechanism=under, known=count) for count in counts]
     return found
 
 
 def _of_recovery(key: Key) -> Mapping[str, object]:
-    sizes = {"clusters": 10, "steps": 20, "parties": PLACES[str(key["data"])][1], "records": 1797}
+    _, parties, records = PLACES[str(key["data"])]
+    sizes = {"clusters": 10, "steps": 20, "parties": parties, "records": records}
     return {"name": key["data"], "seen": key["seen"], "known": key["known"], "mechanism": key["mechanism"], **sizes}
 
 

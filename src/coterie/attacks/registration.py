@@ -1,0 +1,132 @@
+"""Points known up to a rotation, turned to where they belong.
+
+By a few known records (Giannella, Liu and Kargupta 2013): the rotation is decided in their span. What is left of it
+keeps the values within public bounds.
+
+By others of the same population, where no record of the table need be known. The principal axes of the points are laid
+on those of a public sample, each in the direction in which the values are distributed alike (Liu, Giannella and
+Kargupta 2006). Then every point is matched with the nearest of the sample, and every one of the sample with the nearest
+point, the rotation is fitted to the pairs, and so on (Besl and McKay 1992).
+"""
+
+from __future__ import annotations
+
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+MOST = 2000  # points and others that are matched
+TURNS = 20
+EXACT = 1e-6  # of the largest singular value of known columns: below that they do not differ
+STARTS, CUTS, FEW = (
+    32,
+    60,
+    600,
+)  # of the search for the rest of a rotation: beginnings, turns of each, records looked at
+LEVELS = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+
+
+def spanned(columns: Tensor) -> int:
+    """In how many directions the known records differ."""
+    sizes = torch.linalg.svdvals(columns - columns.mean(0)) if len(columns) else columns.new_zeros(0)
+    return int((sizes > EXACT * sizes.max()).sum()) if len(sizes) else 0
+
+
+def few_known(points: Tensor, rows: Tensor, columns: Tensor, bounds: tuple[float, float] | None = None) -> Tensor:
+    """(records, columns): the rotation that takes the known points to the known records, as far as these decide it.
+
+    The rest of a record is taken for the known ones' mean, unless public bounds decide that too.
+    """
+    middle, mean, known = points[rows].mean(0), columns.mean(0), min(spanned(columns), points.shape[1])
+    left, sizes, right = torch.linalg.svd(columns - mean, full_matrices=True)
+    where = (left[:, :known] / sizes[:known]).T @ (points[rows] - middle)  # each direction of theirs among the points
+    turn, signs = torch.linalg.qr(where.T, mode="complete")  # in order of size, so that the surer ones stay as they are
+    turn[:, :known] *= signs.diagonal().sign()
+    decided: Tensor = mean + (points - middle) @ turn[:, :known] @ right[:known]
+    rest, free = (points - middle) @ turn[:, known:], right[known:]
+    if bounds is None or not rest.shape[1]:
+        return decided
+    return _within(decided, rest, free, bounds)
+
+
+def _within(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Turns the ``rest`` (records, undecided) into the ``free`` directions so that values keep to their bounds.
+
+    By turns values are cut to the bounds and the rotation is fitted to what they became; the best of several starts.
+    """
+    draws, best, least = torch.Generator().manual_seed(0), decided, torch.inf
+    sample = torch.randperm(len(rest), generator=draws)[:FEW]
+    for _ in range(STARTS):
+        turn = _isometry(torch.randn(rest.shape[1], len(free), generator=draws, dtype=torch.float64))
+        for _ in range(CUTS):
+            values = decided[sample] + rest[sample] @ turn @ free
+            turn = _isometry(rest[sample].T @ (values.clamp(*bounds) - decided[sample]) @ free.T)
+        found = decided + rest @ turn @ free
+        outside = float((found - found.clamp(*bounds)).square().sum())
+        if outside < least:
+            best, least = found, outside
+    return best
+
+
+def _isometry(matrix: Tensor) -> Tensor:
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    nearest: Tensor = left @ right
+    return nearest
+
+
+def registered(points: Tensor, population: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(records, columns): ``points`` (records, rank) turned to the ``population`` (others, columns).
+
+    Records that are known, ``columns`` at ``rows``, count as much as all pairs together.
+    """
+    cloud, others = points - points.mean(0), population[:MOST]
+    sample = cloud[torch.randperm(len(cloud), generator=torch.Generator().manual_seed(0))[:MOST]]
+    found = _axes_on_axes(cloud, others)
+    turned = torch.cat([found(cloud[rows]), found(sample)])
+    moved = torch.cat([cloud[rows], sample])
+    weight = len(sample) / max(1, len(rows))
+    tree = cKDTree(others.numpy())
+    for _ in range(TURNS):
+        there = turned[len(rows) :]
+        near = torch.from_numpy(tree.query(there.numpy())[1])
+        back = torch.from_numpy(cKDTree(there.numpy()).query(others.numpy())[1])
+        given = torch.cat([moved, sample[back]])
+        wanted = torch.cat([columns, others[near], others])
+        heavy = torch.cat([torch.full((len(rows),), weight), torch.ones(len(given) - len(rows))]).double()
+        found = _rotation(given, wanted, heavy)
+        turned = found(moved)
+    return found(cloud)
+
+
+class _Turn:
+    """x -> (x - from) turned + to."""
+
+    def __init__(self, middle: Tensor, turn: Tensor, mean: Tensor) -> None:
+        self.middle, self.turn, self.mean = middle, turn, mean
+
+    def __call__(self, points: Tensor) -> Tensor:
+        found: Tensor = self.mean + (points - self.middle) @ self.turn
+        return found
+
+
+def _axes_on_axes(cloud: Tensor, others: Tensor) -> _Turn:
+    rank, mean = cloud.shape[1], others.mean(0)
+    ours = torch.linalg.svd(cloud, full_matrices=False)[2]
+    theirs = torch.linalg.svd(others - mean, full_matrices=False)[2][:rank]
+    ours = ours[: len(theirs)]
+    seen, wanted = cloud @ ours.T, (others - mean) @ theirs.T
+    levels = torch.quantile(wanted, LEVELS, 0)
+    plus, minus = ((torch.quantile(sign * _few(seen), LEVELS, 0) - levels).abs().sum(0) for sign in (1, -1))
+    signs = torch.where(plus <= minus, 1.0, -1.0).double()
+    return _Turn(torch.zeros(rank, dtype=torch.float64), (ours.T * signs) @ theirs, mean)
+
+
+def _few(points: Tensor) -> Tensor:
+    return points[: 16 * MOST]  # a quantile of more is refused, and says nothing more
+
+
+def _rotation(given: Tensor, wanted: Tensor, weights: Tensor) -> _Turn:
+    """The rotation (or reflection) that takes the given to the wanted best (Procrustes)."""
+    share = (weights / weights.sum()).unsqueeze(1)
+    middle, mean = (share * given).sum(0), (share * wanted).sum(0)
+    return _Turn(middle, _isometry((share * (given - middle)).T @ (wanted - mean)), mean)
