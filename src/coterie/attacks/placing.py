@@ -1,10 +1,12 @@
 """Placing clients by all that is known of their clusters: the strongest A1 that we have.
 
-Three things tell of a client's true cluster. Its identity set holds it. Where sets are drawn for each true cluster,
+Five things tell of a client's true cluster. Its identity set holds it. Where sets are drawn for each true cluster,
 two different sets stand for two different clusters, so that a client which moves is found by *distinct
-representatives*. And whoever can open sums knows how many of a round's clients are truly in each cluster, while
-everybody knows who took part: counts over rounds are linear equations in whole numbers, solved here as an *integer
-program*. A client that joins, leaves or is left out changes a count, and is placed by it.
+representatives*. Clients that move tend to leave the same cluster for the same other one, so that their sets together
+say which (*moves*). Whoever knows how large the clusters are knows which members of the sets are too many (*sizes*).
+And whoever can open sums knows how many of a round's clients are truly in each cluster, while everybody knows who took
+part: counts over rounds are linear equations in whole numbers, solved here as an *integer program*. A client that
+joins, leaves or is left out changes a count, and is placed by it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from coterie.wire.view import ThreatModel, View
 Beliefs = dict[int, dict[int, float]]
 """For each client, how likely each cluster is its own."""
 
+STEPS = 100  # of an estimate that goes over itself
 LEAST = 3  # members without whom a cluster is left out of a round, and its size is an earlier round's
 COUNTED = Kind(TRAIN.name, part="tally")  # who was counted, where clients count themselves
 
@@ -39,7 +42,8 @@ class Placing:
 
     ``draws`` solutions of the integer program vote, each the best for other random weights; a client that all
     solutions place alike is placed for certain. Clients that change their cluster make equations wrong; the program
-    breaks as few of them as it can.
+    breaks as few of them as it can. ``sizes`` is how many clients each cluster has, where the server knows
+    or assumes it.
     """
 
     preferences: Mapping[int, int]
@@ -47,6 +51,7 @@ class Placing:
     upto: int | None = None  # the last round that is looked at; None: all
     draws: int = 5
     seconds: float = 5.0  # for each solution
+    sizes: Mapping[int, float] | None = None
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Attributions:
         labels: dict[Hashable, int] = {}
@@ -65,9 +70,11 @@ class Placing:
         for round in rounds:
             for client, clusters in identity_sets(view, round):
                 shown.setdefault(client, []).append(clusters)
-        beliefs = {client: representatives(sets) for client, sets in shown.items()}
+        beliefs = after_moves({client: representatives(sets) for client, sets in shown.items()}, shown)
         counts = [count for round in rounds for count in counted(view, round)]
-        return beliefs if not counts else self._solved(beliefs, counts, rng)
+        if counts:
+            return self._solved(beliefs, counts, rng)
+        return beliefs if self.sizes is None else of_sizes(beliefs, self.sizes)
 
     def _solved(self, beliefs: Beliefs, counts: Sequence[Count], rng: Rng) -> Beliefs:
         program = _Program.of(beliefs, counts)
@@ -105,6 +112,56 @@ def _systems(sets: Sequence[frozenset[int]], taken: frozenset[int]) -> int:
     if not sets:
         return 1
     return sum(_systems(sets[1:], taken | {cluster}) for cluster in sets[0] - taken)
+
+
+def after_moves(beliefs: Beliefs, shown: Mapping[int, Sequence[frozenset[int]]]) -> Beliefs:
+    """The same, given that clients which moved went the same few ways: how often each way was gone is estimated from
+    all of them together (expectation maximisation), and says of each which way it went."""
+    before = {client: _last_other(sets) for client, sets in shown.items()}
+    movers = [client for client, clusters in before.items() if clusters]
+    if not movers:
+        return beliefs
+    width = 1 + max(cluster for sets in shown.values() for clusters in sets for cluster in clusters)
+    ways = np.zeros((len(movers), width, width))  # of each mover: where from, where to
+    for at, client in enumerate(movers):
+        for goal, chance in beliefs[client].items():
+            origins = sorted(before[client] - {goal})
+            ways[at, origins, goal] = chance / max(1, len(origins))
+    found = ways = _normalised(ways, (1, 2))
+    for _ in range(STEPS):
+        found = _normalised(ways * found.mean(0), (1, 2))
+    goals = found.sum(1)  # (movers, clusters)
+    placed = {
+        client: {cluster: float(row[cluster]) for cluster in beliefs[client]}
+        for client, row in zip(movers, goals, strict=True)
+        if row.sum() > 0
+    }
+    return {**beliefs, **placed}
+
+
+def _last_other(sets: Sequence[frozenset[int]]) -> frozenset[int]:
+    """The set before the newest; empty if there was no other."""
+    return next((clusters for clusters in reversed(sets) if clusters != sets[-1]), frozenset())
+
+
+def of_sizes(beliefs: Beliefs, sizes: Mapping[int, float]) -> Beliefs:
+    """The same where so many of these clients are in each cluster: scaled until they are (Sinkhorn)."""
+    clusters = sorted({cluster for chances in beliefs.values() for cluster in chances})
+    table = np.array([[chances.get(cluster, 0.0) for cluster in clusters] for chances in beliefs.values()])
+    due = np.array([float(sizes.get(cluster, 0.0)) for cluster in clusters])
+    for _ in range(STEPS):
+        scaled = _normalised(table * np.divide(due, table.sum(0), out=np.zeros_like(due), where=table.sum(0) > 0), 1)
+        table = np.where(scaled.sum(1, keepdims=True) > 0, scaled, table)  # a client that fits nowhere stays as it was
+    return {
+        client: {cluster: float(row[clusters.index(cluster)]) for cluster in beliefs[client]}
+        for client, row in zip(beliefs, table, strict=True)
+    }
+
+
+def _normalised(table: NDArray[np.float64], axes: int | tuple[int, ...]) -> NDArray[np.float64]:
+    """Chances that add up to 1 over these axes, or are all 0."""
+    total = table.sum(axes, keepdims=True)
+    return np.divide(table, total, out=np.zeros_like(table), where=total > 0)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,11 @@ class Protocol(ABC, Generic[State]):
         """Among how many slots each client chooses one, which its membership tells; 0: it does not."""
         return 0
 
+    @property
+    def numberings(self) -> int:
+        """How often slots are numbered anew in a run, so that one number stands for something else."""
+        return 1
+
     def releases(self) -> tuple[str, ...]:
         """The sums that a whole run asks for, each as "request/leaf", if what a unit adds to each is at most 1."""
         return ()

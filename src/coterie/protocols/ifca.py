@@ -19,10 +19,11 @@ from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params, map_leaves, stack
 from coterie.protocols.base import Models, ModelTrainer
-from coterie.wire.messages import Contributions, Kind, Published
+from coterie.wire.messages import CHOOSE, Contributions, Kind, Published
 
-CHOOSE, JUDGE = Kind("choose"), Kind("judge")
+NAME, JUDGE = Kind("name"), Kind("judge")
 VOTERS = 256  # clients that take part in choosing the start
+NAMERS = 16  # of them say how a vote ended that only they can read
 SETS = 500  # sets of models that they vote on
 VOTE_EXAMPLES = 20  # untrained models differ enough on a few examples
 
@@ -96,6 +97,10 @@ class Ifca(ModelTrainer):
         return self.clusters
 
     @property
+    def numberings(self) -> int:
+        return self.starts
+
+    @property
     def looks(self) -> str:
         plain = self.shared or self.average_gradients
         why = "the sums of all clusters in the clear, for shared layers and averaged gradients" if plain else ""
@@ -127,11 +132,18 @@ class Ifca(ModelTrainer):
 
     def _voted(self, state: Models, server: Server) -> Running[Models]:
         """The models of the set of candidates whose votes are spread most evenly."""
-        sums = yield from server.collect(Ask(CHOOSE, state.round, self._voters(state, server), state.published, state))
-        seeds = state.published.values["seeds"][0]
-        sets = candidate_sets(seeds, self.clusters)
-        best = sets[0] if sums.empty else sets[most_even(sums.values["votes"][0])]  # votes (sets, clusters)
-        return replace(state, published=Published(self._drawn(server.init, seeds, best)))
+        seeds, best = state.published.values["seeds"][0], 0
+        if not state.published.sealed:
+            ask = Ask(CHOOSE, state.round, self._voters(state, server), state.published, state)
+            sums = yield from server.collect(ask)
+            best = most_even(sums.values["votes"][0]) if sums.values else 0  # votes (sets, clusters)
+            state = replace(state, published=replace(state.published, sealed=sums.sealed))
+        if state.published.sealed:  # only clients can read the votes, and they all say the same
+            ask = Ask(NAME, state.round, self._voters(state, server)[:NAMERS], state.published, state)
+            named = yield from server.collect(ask)
+            best = int(named.values["best"][0].argmax()) if named.values else 0
+        which = candidate_sets(seeds, self.clusters)[best]
+        return replace(state, published=Published(self._drawn(server.init, seeds, which)))
 
     def _judged(self, state: Models, server: Server) -> Running[Models]:
         """After a trial: the better of this start and the best before it, and the next one, or the best of all."""
@@ -196,6 +208,8 @@ class Ifca(ModelTrainer):
     def expects(self, ask: Ask[Models], server: Server) -> Expected | None:
         if ask.kind == JUDGE:
             return Expected({"loss": (1, 1)}, slots=1)
+        if ask.kind == NAME:
+            return Expected({"best": (1, SETS)}, slots=1)
         if ask.kind != CHOOSE:
             return super().expects(ask, server)
         sets = candidate_sets(ask.published.values["seeds"][0], self.clusters)
@@ -206,6 +220,9 @@ class Ifca(ModelTrainer):
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         if kind == CHOOSE:
             return self.votes(models["seeds"][0], cohort)
+        if kind == NAME:
+            best = one_hot(torch.tensor(most_even(models["votes"][0])), SETS).float().expand(len(cohort), 1, -1)
+            return Contributions(cohort.ids, {"best": best}, torch.ones(len(cohort)), torch.ones(len(cohort), 1))
         if kind == JUDGE:
             least = cohort.losses(models).min(1).values.view(-1, 1, 1)  # (clients, 1, 1)
             return Contributions(cohort.ids, {"loss": least}, torch.ones(len(cohort)), torch.ones(len(cohort), 1))

@@ -30,6 +30,9 @@ class MockKey(SecretKey):
 
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
 
+    def to_bytes(self) -> bytes:
+        return self.secret
+
     @property
     def context(self) -> bytes:
         """What the server may hold: enough to know the key again, not to be it."""

@@ -37,6 +37,11 @@ class GroupKey(SecretKey):
     def __post_init__(self) -> None:
         require(len(self.secret) == KEY, "bytes of the group key", len(self.secret), f"must be {KEY}")
 
+    @staticmethod
+    def after(secret: bytes) -> GroupKey:
+        """One that follows from another secret of the clients."""
+        return GroupKey(derive(secret, b"group"))
+
     @property
     def context(self) -> bytes:
         """By which the key is known again by those who lack it."""
@@ -135,6 +140,14 @@ class HiddenSum(SealedSum):
             unveil(words, key.of_round(one.context), one.slot, one.places)
             steps[at] = signed(words, self.width)
         return self.grid.values(steps)
+
+    def leaves(self, key: object) -> dict[str, Tensor]:
+        """The plain sums, leaf by leaf, (slots, ...)."""
+        parts = self.open(key).split([int(np.prod(shape)) for shape in self.shapes.values()], dim=1)
+        return {
+            name: part.reshape(self.slots, *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
 
     def sizes(self, key: GroupKey) -> list[int]:
         """How many true members each cluster had in the round that its sum is of; 0 where there is none."""

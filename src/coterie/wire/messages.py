@@ -42,6 +42,9 @@ class Kind:
 
 
 TRAIN = Kind("train")
+CHOOSE = Kind("choose")
+"""A vote of which the winner alone is needed: where a guard hides its sum from the server, clients name the winner."""
+
 BEFORE = "before"
 """The part under which a tape keeps what an adversary's own clients answered before their guard sealed it. It never
 travels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -200,7 +201,8 @@ def test_the_server_sees_sets_and_ciphertexts_alone(make: Any) -> None:
 
 
 @every_variant
-def test_votes_on_the_start_reach_the_server_as_a_sum_only(make: Any) -> None:
+def test_votes_on_the_start_reach_the_server_as_the_winner_only(make: Any) -> None:
+    """Their sum would say how large the clusters are, and whoever knows that reads more out of identity sets."""
     tape, plain = Tape([SERVER]), Tape([SERVER])
     done, bare = run(make(), tape=tape), run(Defence(), tape=plain)
     assert not tape.view(SERVER).sent(0, "choose").values
@@ -210,7 +212,26 @@ def test_votes_on_the_start_reach_the_server_as_a_sum_only(make: Any) -> None:
     with pytest.raises(NotPermitted, match="single clients"):
         sent.sealed[SEALED].open(None)
     assert plain.view(SERVER).sent(0, "choose").values["votes"].sum() == 12 * 500
-    close(done.asks[1].published.values, bare.asks[1].published.values, atol=0)  # the same start was chosen
+    counted = done.asks[1].published.sealed["votes"]
+    for key in (None, GroupKey()):
+        with pytest.raises(NotPermitted, match="cannot open") if key is None else nullcontext():
+            assert float(counted.open(key).abs().max()) > 1000  # noise, and no vote of twelve
+    close(done.asks[2].published.values, bare.asks[1].published.values, atol=0)  # the same start was chosen
+
+
+def test_a_vote_that_was_counted_is_not_held_again_by_a_killed_run() -> None:
+    done = run(Mingling(cipher=MockCipher()))
+    assert [str(ask.kind) for ask in done.asks[:3]] == ["choose", "name", "train"]
+    resumed = run(Mingling(cipher=MockCipher()), state=done.states[1], memory=done.memories[1])
+    assert [str(ask.kind) for ask in resumed.asks[:2]] == ["name", "train"]
+    assert resumed.bytes == done.bytes
+
+
+def test_several_starts_would_show_sets_under_several_numberings() -> None:
+    several = replace(IFCA, starts=2, trial=1)
+    assert "numberings" in Mingling().fits(several)
+    assert not Mingling(threshold=3).fits(several)  # everybody is in every cluster, whatever its number
+    assert not Mingling().fits(IFCA)
 
 
 def test_a_client_has_one_set_for_each_true_cluster_as_long_as_it_lives() -> None:

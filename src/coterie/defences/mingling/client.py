@@ -27,12 +27,13 @@ from coterie.seal.cipher import Cipher, Key
 from coterie.seal.ckks import Ckks
 from coterie.seal.mock import MockCipher
 from coterie.seal.veil import GroupKey, HiddenSum
-from coterie.wire.messages import TRAIN, Contributions, Down, Published
+from coterie.wire.messages import CHOOSE, TRAIN, Contributions, Down, Published
 from coterie.wire.sealed import SEALED, SealedBatch
 
 RESEAL = "reseal"  # the request to seal the former models anew
 KEPT = "kept"  # and the name under which they travel
 MINGLED = "mingled"  # model and identity vector, as one
+VOTES = "votes"  # the name under which the sum of a vote travels
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,10 @@ class MinglingClient(ClientGuard):
         """Algorithm 2. Beside the models, what the true members of each cluster weigh, or how many they are."""
         if not published.sealed:
             return published
+        if VOTES in published.sealed:
+            counted = published.sealed[VOTES]
+            assert isinstance(counted, HiddenSum)
+            return Published({**published.values, **counted.leaves(self.group)})
         origin, total = published.origin, published.sealed[SEALED]
         if origin is None:
             raise InvalidInput("published sums=sealed came without the models before them; ask the server again")
@@ -92,6 +97,11 @@ class MinglingClient(ClientGuard):
         if KEPT in published.sealed:
             return lambda: published.sealed[KEPT].open(self.key)
         return lambda: flatten(origin.values).double()
+
+    @property
+    def group(self) -> GroupKey:
+        """What veils votes: the group key, or one that follows from the clients' key."""
+        return self.key if isinstance(self.key, GroupKey) else GroupKey.after(self.key.to_bytes())
 
     @property
     def masks(self) -> PairwiseMasks:
@@ -138,8 +148,12 @@ class MinglingClient(ClientGuard):
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         if asked.kind.part == RESEAL:
             return self._reseal(asked, cohort)
-        veiled = isinstance(self.key, GroupKey) and asked.kind.name == TRAIN.name
-        return follow_up(asked, cohort, self.masks, Veil(self.key, self.smallest) if veiled else None)
+        veil = None
+        if asked.kind.name == CHOOSE.name:
+            veil = Veil(self.group, None)
+        elif isinstance(self.key, GroupKey) and asked.kind.name == TRAIN.name:
+            veil = Veil(self.key, self.smallest)
+        return follow_up(asked, cohort, self.masks, veil)
 
     def _reseal(self, asked: Down, cohort: Cohort) -> Contributions:
         """The models of this request, sealed again for whoever comes later."""

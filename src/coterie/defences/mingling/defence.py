@@ -115,6 +115,12 @@ class Mingling(Defence):
             return f"the server needs {protocol.looks}, and cannot read what is sealed"
         if protocol.choices < 2:
             return "clients must choose one of at least two clusters, or there is nothing to mingle; use it with Ifca"
+        everywhere = self.threshold + (self.counting is Counting.DECOYS) >= protocol.choices
+        if protocol.numberings > 1 and not everywhere:
+            return (
+                "with several starts a client shows its sets under several numberings of the clusters, and whoever "
+                "knows what they serve could intersect them; take starts=1, or let everybody join everything"
+            )
         return ""
 
     def kept_in(self, folder: Path) -> Mingling:

@@ -118,6 +118,10 @@ class TagRule:
         """How often the best guess from the set alone is right: the mean of 1 / |set|."""
         return math.fsum(probability / size for size, probability in self.size_distribution().items())
 
+    def printed_guess(self) -> float:
+        """1 / mean(|set|), which the paper's code computes for Figure 3: never more than what a guess gets."""
+        return 1 / math.fsum(probability * size for size, probability in self.size_distribution().items())
+
     def decoy_rate(self) -> float:
         """The rate after redrawing, Eq. 9 as corrected.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from coterie.defences.mingling.client import KEPT, RESEAL
+from coterie.defences.mingling.client import KEPT, RESEAL, VOTES
 from coterie.defences.secure_sums import (
     ClientsDropped,
     PairwiseMasks,
@@ -24,13 +24,13 @@ from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.guard import Collecting, ServerGuard
 from coterie.flow.turn import Turn
 from coterie.seal.cipher import add_intact
-from coterie.wire.messages import TRAIN, Contributions
+from coterie.wire.messages import CHOOSE, TRAIN, Contributions
 from coterie.wire.sealed import SEALED
 
 
 @dataclass(frozen=True)
 class MinglingServer(ServerGuard):
-    """The server's half: it adds what it cannot read. It opens the sums of votes on a start, and nothing else."""
+    """The server's half: it adds what it cannot read."""
 
     context: object  # by which it knows what was sealed with the federation's key
     masks: PairwiseMasks | None  # by which models are summed, if not by that key
@@ -40,9 +40,15 @@ class MinglingServer(ServerGuard):
         return expected.sealed()
 
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
-        """Votes are summed under masks in any case; models under the clients' key, or under masks and a veil."""
+        """What is no model is summed under masks in any case; models under the clients' key, or under masks and a veil.
+
+        A vote tells how large the clusters are, and whoever knows that reads more out of identity sets: it is veiled.
+        """
+        if ask.kind == CHOOSE:
+            votes = yield from hidden_sums(ask, turn, self.masks or PairwiseMasks(), None)
+            return Sums.nothing() if votes is None else Sums({}, votes[1].double(), votes[1], {VOTES: votes[0]})
         if ask.kind != TRAIN:
-            return (yield from self._votes(ask, turn))
+            return (yield from self._open(ask, turn))
         if self.masks is None:
             return (yield from self._sealed(ask, turn))
         found = yield from hidden_sums(ask, turn, self.masks, self.smallest)
@@ -51,7 +57,7 @@ class MinglingServer(ServerGuard):
         total, counts = found  # a cluster with too few members, decoys included, keeps the sum that it had
         return Sums({}, counts.double(), counts, {SEALED: total.filled_from(ask.published.sealed.get(SEALED))})
 
-    def _votes(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
+    def _open(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         opened = yield from secure_sums(ask, turn, self.masks or PairwiseMasks())
         if opened is None:
             return Sums.nothing()

@@ -148,7 +148,7 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks, veil: Veil |
         small |= set(waiting.small) if asked.kind.part == MASKED else set()
         if asked.kind.part == OPEN:
             del memory[WAITING]
-    if small and veil is not None:
+    if small and veil is not None and veil.smallest is not None:
         few = f"fewer than {veil.smallest.members + veil.smallest.spare} true members"
         warn(f"round {asked.round}: clusters {sorted(small)} have {few} and keep their models", ClusterLeftOut)
     return _joined(rows)
@@ -206,7 +206,7 @@ def _deliver(waiting: Waiting, sharing: tuple[int, ...], boxes: bytes) -> Roster
 
 def _tallied(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> bytes:
     """A share of the clusters' true sizes, hidden from the server as the sums are."""
-    if veil is None or waiting.own is None:
+    if veil is None or veil.smallest is None or waiting.own is None:
         raise InvalidInput(f"client {waiting.party.client} has no sizes to tally; do both sides use the same defence?")
     announced = waiting.told()
     waiting.roster = _deliver(waiting, tuple(common), own)
@@ -219,11 +219,12 @@ def _tallied(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks
 def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks, veil: Veil | None) -> MaskedBatch:
     if waiting.masked:
         raise NotPermitted(f"client {waiting.party.client} has sent its masked answer already; one a round")
-    if veil is None:
+    tallied = veil is not None and veil.smallest is not None
+    if not tallied:
         waiting.roster = _deliver(waiting, tuple(common), own)
     party, roster = waiting.party, waiting.told()
     key = None if veil is None else veil.key.of_round(party.context)
-    cells = waiting.values if veil is None else _cells(waiting, common, veil)
+    cells = _cells(waiting, common, veil) if tallied and veil is not None else waiting.values
     waiting.masked = True
     largest = largest_value(settings.grid, len(roster.ids), settings.width)
     steps = settings.grid.round(cells, largest).astype(np.int64).view(np.uint64)
@@ -241,6 +242,7 @@ def _cells(waiting: Waiting, padded: Said, veil: Veil) -> Tensor:
     own = waiting.own
     require(bool(waiting.sharing) and own is not None, "sizes of the clusters", None, "must be tallied first")
     assert own is not None
+    assert veil.smallest is not None
     sizes = _sizes(waiting, padded, veil)
     waiting.tally = padded
     allowed = [veil.smallest.allows(size) for size in sizes]
@@ -293,7 +295,7 @@ def _opened(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks,
         _require_agreement(waiting, common, decode(own))
     if veil is not None:
         require(waiting.masked, "masked answer", None, "must be sent first; the requests come in order")
-        if gone := too_many_gone(roster, common, veil.smallest.spare):
+        if veil.smallest is not None and (gone := too_many_gone(roster, common, veil.smallest.spare)):
             raise NotPermitted(f"survivors={sorted(common)} leave a sum of too few: {gone}; leave this round out")
     return encode(waiting.party.answer(common, roster, settings.least))
 

@@ -66,9 +66,12 @@ def secure_sums(
 
 
 def hidden_sums(
-    ask: Ask[State], turn: Turn, settings: PairwiseMasks, smallest: Smallest
+    ask: Ask[State], turn: Turn, settings: PairwiseMasks, smallest: Smallest | None
 ) -> Generator[Ask[State], Replies, tuple[HiddenSum, Tensor] | None]:
-    """Sums that only clients can open, and how many clients announced themselves for each; None if left out."""
+    """Sums that only clients can open, and how many clients announced themselves for each; None if left out.
+
+    ``smallest`` is None where true sizes are not tallied.
+    """
     done = yield from _conversation(ask, turn, settings, smallest)
     if done is None:
         return None
@@ -76,7 +79,8 @@ def hidden_sums(
     sums: list[HiddenSlot | None] = [None] * total.slots
     for slot, words in done.words.items():
         places = tuple(at for client, at in done.roster.positions[slot].items() if client in total.ids)
-        sums[slot] = HiddenSlot(pack(words, total.width), slot, context, places, int(done.tally[slot]))
+        size = 0 if smallest is None else int(done.tally[slot])
+        sums[slot] = HiddenSlot(pack(words, total.width), slot, context, places, size)
     return HiddenSum(tuple(sums), total.shapes, total.grid, total.width), done.counts
 
 

@@ -74,10 +74,10 @@ class Smallest:
 
 @dataclass(frozen=True)
 class Veil:
-    """What clients hide sums with, and when they do not make one at all."""
+    """What clients hide sums with, and when they do not make one at all; None: nothing is tallied."""
 
     key: GroupKey = field(repr=False)
-    smallest: Smallest
+    smallest: Smallest | None
 
 
 def bearing(masks: PairwiseMasks, clients: int) -> str:
