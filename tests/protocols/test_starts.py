@@ -22,11 +22,11 @@ from coterie.protocols.base import Trainer
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
-from coterie.protocols.ifca import CHOOSE, JUDGE, VOTERS, Ifca
+from coterie.protocols.ifca import JUDGE, VOTERS, Ifca
 from coterie.protocols.local_only import LocalOnly
 from coterie.protocols.sattler import Sattler
 from coterie.protocols.starts import Given, Pretrained, Start
-from coterie.wire.messages import TRAIN
+from coterie.wire.messages import CHOOSE, TRAIN
 
 MODEL = Dense((4, 5, 3))
 LOCAL = Local(steps=2, batch_size=4, lr=0.2)

@@ -161,7 +161,7 @@ def of_sizes(beliefs: Beliefs, sizes: Mapping[int, float]) -> Beliefs:
 def _normalised(table: NDArray[np.float64], axes: int | tuple[int, ...]) -> NDArray[np.float64]:
     """Chances that add up to 1 over these axes, or are all 0."""
     total = table.sum(axes, keepdims=True)
-    return np.divide(table, total, out=np.zeros_like(table), where=total > 0)
+    return np.asarray(np.divide(table, total, out=np.zeros_like(table), where=total > 0))
 
 
 @dataclass(frozen=True)

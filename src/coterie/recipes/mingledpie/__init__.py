@@ -61,11 +61,12 @@ RECIPES = (
     ),
     _recipe(
         "counting",
-        "A server that counts over 30 rounds: clients placed, alone and with one client's key",
+        "A server that counts over 30 rounds: clients placed alone, knowing sizes, and with one client's key",
         attacks.counting,
         claims=claims.counting_claims,
         needs="scikit-learn's digits",
-        differs="not in the paper; a tenth of the clients joins half-way, a twentieth of a round's drops out",
+        differs="not in the paper; a tenth of the clients joins half-way, a twentieth of a round's drops out; where "
+        "sizes are known, the closed form is what sets that are drawn anew give to whoever knows them",
     ),
     Recipe(
         PAPER,

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
 
-from coterie.attacks.placing import Placing
+from coterie.attacks.placing import Placing, of_sizes
 from coterie.attacks.profiling import CURIOUS_SERVER, colluding_server
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.partition import LabelSets
 from coterie.data.partition.arrivals import late
 from coterie.data.sources.embedded import Digits
 from coterie.defences.mingling.defence import Mingling
-from coterie.defences.mingling.fuzzy_tags import TagRule
+from coterie.defences.mingling.fuzzy_tags import SampledSets, TagRule
 from coterie.defences.secure_sums import ClusterLeftOut, PairwiseMasks, RoundLeftOut
 from coterie.flow.client import Answer
 from coterie.flow.ring import Ring
@@ -30,6 +32,9 @@ from coterie.wire.tape import Tape
 CLUSTERS, NEIGHBOURS = 5, 20
 LATE, DROPPING = 0.1, 0.05  # of the clients: who join half-way, and of a round's: who never share their secrets
 TOGETHER = colluding_server(0)
+ALONE, KNOWING, TOGETHER_WITH = "alone", "alone, sizes known", "with a client"
+SAME = {cluster: cluster for cluster in range(CLUSTERS)}
+DRAWS = 100
 VARIANTS: dict[str, Callable[[], Mingling]] = {
     "default": lambda: Mingling(cipher=PairwiseMasks(NEIGHBOURS)),
     "one set a cluster": lambda: Mingling(cipher=PairwiseMasks(NEIGHBOURS), partition=False),
@@ -37,7 +42,8 @@ VARIANTS: dict[str, Callable[[], Mingling]] = {
 
 
 def counted(method: str, clients: int, participation: float, rounds: int, seed: int) -> Result:
-    """How many clients are named right at the end, by the server alone and with one client's key."""
+    """How many clients are named right at the end: by the server alone, by one that knows how many clients each cluster
+    has, and with one client's key. ``expected`` is what identity sets give by themselves, to either of the former."""
     rng, defence, chosen = Rng.seeded(seed), VARIANTS[method](), dict[int, int]()
     federation = LabelSets(clients, CLUSTERS).split(Digits().load(), rng.child("partition"))
 
@@ -65,12 +71,27 @@ def counted(method: str, clients: int, participation: float, rounds: int, seed: 
         warnings.simplefilter("ignore", ClusterLeftOut)
         warnings.simplefilter("ignore", RoundLeftOut)
         ring.run()
-    found: Result = {"units": len(chosen), "expected": _rule(defence).blind_guess()}
-    for name, threat in (("alone", CURIOUS_SERVER), ("with a client", TOGETHER)):
-        attack = Placing({cluster: cluster for cluster in range(CLUSTERS)}, threat)
+    sizes = dict(Counter(chosen.values()))
+    expected = {ALONE: _rule(defence).blind_guess(), KNOWING: sets_give(_rule(defence), chosen, sizes, rng)}
+    found: Result = {"units": len(chosen), "expected": {**expected, TOGETHER_WITH: expected[ALONE]}}
+    for name, threat in ((ALONE, CURIOUS_SERVER), (KNOWING, CURIOUS_SERVER), (TOGETHER_WITH, TOGETHER)):
+        attack = Placing(SAME, threat, sizes=sizes if name == KNOWING else None)
         guess = attack.infer(ring.view(threat), Auxiliary(), rng.child("attack")).labels
         found[name] = sum(guess.get(client) == cluster for client, cluster in chosen.items())
     return found
+
+
+def sets_give(rule: TagRule, true: Mapping[int, int], sizes: Mapping[int, int], rng: Rng) -> float:
+    """How often whoever knows the sizes is right where sets are all that is seen: over sets that are drawn anew."""
+    ids, clusters, right = torch.tensor(list(true)), torch.tensor(list(true.values())), 0.0
+    for draw in range(DRAWS):
+        joined = SampledSets(rule).membership(ids, clusters, rng.child("drawn anew", draw))
+        rows = zip(true, joined, strict=True)
+        blind = {client: dict.fromkeys(row.nonzero().flatten().tolist(), 1 / int(row.sum())) for client, row in rows}
+        for client, chances in of_sizes(blind, sizes).items():
+            likeliest = [one for one, chance in chances.items() if chance > max(chances.values()) - 1e-9]
+            right += (true[client] in likeliest) / len(likeliest)
+    return right / DRAWS / len(true)
 
 
 def _rule(defence: Mingling) -> TagRule:

@@ -11,7 +11,7 @@ from coterie.measure.judge import wilson
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.mingledpie.published import FIGURE_3, TABLE_2
 from coterie.recipes.mingledpie.runs.attacks import READINGS, guessed, profiled
-from coterie.recipes.mingledpie.runs.counting import VARIANTS, counted
+from coterie.recipes.mingledpie.runs.counting import ALONE, KNOWING, TOGETHER_WITH, VARIANTS, counted
 from coterie.recipes.mingledpie.setups import SETUPS, WITH_THE_CNN, present, printed
 from coterie.recipes.mingledpie.tables.entries import Arguments, Entry, files_read, label
 from coterie.recipes.settings import Scale, Settings
@@ -153,7 +153,7 @@ def profile(arguments: Arguments, what: str, published: float | None, files: tup
 
 # -- a server that counts --------------------------------------------------------------------------------------------
 
-ADVERSARIES = ("alone", "with a client")
+ADVERSARIES = (ALONE, KNOWING, TOGETHER_WITH)
 
 
 def counting(settings: Settings) -> Sequence[Entry]:
@@ -178,5 +178,5 @@ def counting_entry(method: str, clients: int, share: float, who: str) -> Entry:
 
     arguments = {"method": method, "clients": clients, "participation": share, "rounds": 30}
     key = Key.of(method=method, N=clients, participation=share, who=who)
-    values = {CLOSED_FORM: lambda result: 100 * float(result["expected"])}
+    values = {CLOSED_FORM: lambda result: 100 * float(result["expected"][who])}
     return Entry(key, None, counted, arguments, percent, pooled=pooled, values=values)
