@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from coterie import __version__
+from coterie.commands.deploy_cli import app as deploy
 
 app = typer.Typer(
     help="Train clustered federations, attack them, defend them, and measure what leaks.",
@@ -17,6 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(deploy, name="deploy")
 
 Root = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
 RUNS = Path("runs")

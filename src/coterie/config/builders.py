@@ -80,9 +80,12 @@ def mingling(
     )
 
 
-def secure_sums(neighbours: int | None = None, width: int = 8) -> SecureSums:
-    """``neighbours``: with how many others each client shares masks; all, if left out. ``width``: bytes of a word."""
-    return SecureSums(PairwiseMasks(neighbours, width=width))
+def secure_sums(neighbours: int | None = None, width: int = 8, signed: bool = False) -> SecureSums:
+    """``neighbours``: with how many others each client shares masks; all, if left out. ``width``: bytes of a word.
+
+    ``signed``: clients sign their keys, and compare what they were told.
+    """
+    return SecureSums(PairwiseMasks(neighbours, width=width, signed=signed))
 
 
 # -- parties that hold columns -------------------------------------------------------------------------------------
@@ -197,19 +200,24 @@ def noisy_sums(
     added_by: Place = "server",
     colluders: int | None = None,
     masks: bool = False,
+    signed: bool = False,
 ) -> NoisySums:
     """Noise for each sum that the protocol releases, which together cost ``epsilon``; who adds it must be trusted.
 
-    ``colluders`` and ``masks`` are for noise that clients share. Where a protocol bounds nothing there is nothing to
-    plan: the defence then says that it does not fit.
+    ``colluders``, ``masks`` and whether these are ``signed`` are for noise that clients share. Where a protocol bounds
+    nothing there is nothing to plan: the defence then says that it does not fit.
     """
     kind: type[NoisySums] = {"server": CentralNoise, "shared": DistributedNoise, "client": LocalNoise}[added_by]
     settings: dict[str, Any] = {}
     if kind is DistributedNoise:
         clients = of.clients if of is not None and of.clients is not None else (colluders or 0) + 1
-        settings = {"clients": clients, "colluders": colluders, "masks": PairwiseMasks() if masks else None}
+        settings = {
+            "clients": clients,
+            "colluders": colluders,
+            "masks": PairwiseMasks(signed=signed) if masks else None,
+        }
     else:
-        shared = {"colluders": colluders, "masks": masks}
+        shared = {"colluders": colluders, "masks": masks, "signed": signed}
         require(not any(shared.values()), f"added_by={added_by!r} with", shared, "is for added_by = 'shared' alone")
     if of is None or not isinstance(of.protocol, Clusterer) or not of.protocol.level or not of.protocol.releases():
         return kind({}, **settings)

@@ -212,9 +212,11 @@ def build_model(choice: Choice, examples: Examples) -> Model:
 
 AUDITS_OWN = ("audit", "limits", "recorded")  # one file serves `coterie train` and `coterie audit`
 AnyConfig = TypeVar("AnyConfig", bound=Config)
+Table = TypeVar("Table", bound=BaseModel)
 
 
-def validate(cls: type[AnyConfig], values: dict[str, Any], where: str) -> AnyConfig:
+def validate(cls: type[Table], values: dict[str, Any], where: str) -> Table:
+    """The table that these values are; the first that is wrong is named."""
     for key in values:
         if key not in cls.model_fields:
             raise InvalidInput(f"{where}: key {key!r} {nearest(key, cls.model_fields)}")

@@ -22,7 +22,8 @@ from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
 from coterie.privacy.guarantee import Guarantee, RunFacts
-from coterie.wire.messages import Contributions, Down, Published
+from coterie.privacy.ledger import Spend
+from coterie.wire.messages import Contributions, Down, Kind, Published
 
 if TYPE_CHECKING:
     from coterie.flow.cohort import Cohort
@@ -72,6 +73,10 @@ class ClientGuard:
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         """The last word on what leaves the clients. The cohort's data and memory are theirs to look at."""
         return sent
+
+    def exposes(self, kind: Kind) -> tuple[Spend, ...]:
+        """What an answer to this request costs a unit although the server's half writes it down, for own ledgers."""
+        return ()
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         """The answer to a further exchange of the server guard's own conversation about this request."""

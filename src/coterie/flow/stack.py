@@ -20,7 +20,8 @@ from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
 from coterie.privacy.guarantee import Guarantee, RunFacts
-from coterie.wire.messages import Contributions, Down, Published
+from coterie.privacy.ledger import Spend
+from coterie.wire.messages import Contributions, Down, Kind, Published
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ class StackedClient(ClientGuard):
 
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         return reduce(lambda found, guard: guard.contribute(found, cohort), self.guards, sent)
+
+    def exposes(self, kind: Kind) -> tuple[Spend, ...]:
+        return tuple(spent for guard in self.guards for spent in guard.exposes(kind))
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         for guard in self.guards:

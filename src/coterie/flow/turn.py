@@ -77,6 +77,7 @@ class Turn:
     kind: Kind = TRAIN
     ledger: Ledger = field(default_factory=Ledger, compare=False)
     metrics: Metrics = field(default_factory=Metrics, compare=False)
+    attempt: str = ""  # what tells two times apart that the same is asked: a deployed client never draws noise twice
 
     def draws(self, party: str | int, *purpose: str | int) -> Rng:
         """A reproducible stream for one party, this round and this purpose."""
@@ -84,7 +85,8 @@ class Turn:
 
     def secrets(self, party: str | int, *purpose: str | int) -> Secrets:
         """Likewise, for what must not be known: noise that hides something, or who was sampled."""
-        return self.roots.secrets.child(*self._place(party), *purpose)
+        root = self.roots.secrets.child("attempt", self.attempt) if self.attempt else self.roots.secrets
+        return root.child(*self._place(party), *purpose)
 
     def _place(self, party: str | int) -> tuple[str | int, ...]:
         return ("party", party, "round", self.round, "kind", str(self.kind))

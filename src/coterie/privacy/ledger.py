@@ -122,14 +122,7 @@ class Ledger:
         spent by then stays, and what it spent before it was resumed, too.
         """
         name = name or uuid.uuid4().hex
-        rows = tuple(rows_of(events))
-        with self._shared():
-            terms = self._require_terms(claim)
-            before = self._runs.get(name, ())
-            self._require_room(name, rows, before, Neighbours(terms[1]))
-            self._terms = terms
-            self._simulated |= claim is not None and claim.simulated
-            self._runs[name] = rows
+        before = self.hold(name, claim, tuple(rows_of(events)))
         own, ended = Ledger(), False
         try:
             yield own
@@ -138,6 +131,23 @@ class Ledger:
             with self._shared():
                 kept = [row for row in before if not ended or row[1].what != RESERVED]
                 self._runs[name] = _most(own.rows, kept)
+
+    def hold(self, name: str, claim: Guarantee | None, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        """Put down these rows under a name, and in the file, or refuse; what was there before."""
+        with self._shared():
+            terms = self._require_terms(claim)
+            before = self._runs.get(name, ())
+            self._require_room(name, rows, before, Neighbours(terms[1]))
+            self._terms = terms
+            self._simulated |= claim is not None and claim.simulated
+            self._runs[name] = rows
+        return before
+
+    def settle(self, name: str, rows: tuple[Row, ...]) -> None:
+        """What a run has spent in the end, in place of what was held for it."""
+        with self._shared():
+            if name in self._runs:
+                self._runs[name] = rows
 
     def _require_terms(self, claim: Guarantee | None) -> tuple[str, str]:
         if claim is None or not claim.proven:

@@ -13,7 +13,16 @@ from typing import ClassVar, NoReturn
 import torch
 from torch import Tensor
 
-from coterie.defences.noisy_sums.plan import NoisySums, grids_of, noised, spend, told, values_of
+from coterie.defences.noisy_sums.plan import (
+    NoisySums,
+    grid_of,
+    grids_of,
+    multiplier,
+    noised,
+    spend,
+    told,
+    values_of,
+)
 from coterie.defences.secure_sums import PairwiseMasks, advertise, follow_up, secure_sums, shapes_of
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.flow.admission import Expected
@@ -23,9 +32,10 @@ from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
 from coterie.flow.turn import Turn
 from coterie.learn.params import Layout, Params, flatten
 from coterie.privacy.guarantee import Against, Neighbours, Trust, Whom
+from coterie.privacy.ledger import Spend
 from coterie.seal.cipher import Grid, binary
 from coterie.wire.codec import register
-from coterie.wire.messages import Contributions, Down
+from coterie.wire.messages import Contributions, Down, Kind
 from coterie.wire.sealed import SEALED, SealedBatch, SealedSum
 
 _THOSE_WHO_ANSWERED = object()
@@ -119,6 +129,10 @@ class SharingClient(ClientGuard):
             rows = zip(ids, sent.values[name], strict=True)
             found[name] = torch.stack([noised(row, grid, turn.secrets(one, "noise", name)) for one, row in rows])
         return found
+
+    def exposes(self, kind: Kind) -> tuple[Spend, ...]:
+        own = {name: deviation for name, deviation in self.noise.items() if name.split("/")[0] == str(kind)}
+        return tuple(Spend(name, multiplier(grid_of(deviation, self.shares))) for name, deviation in own.items())
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         if self.masks is None:

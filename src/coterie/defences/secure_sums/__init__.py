@@ -12,7 +12,7 @@ A client that stops answering before its boxes arrived is left out. After that i
 take away. If fewer than two thirds are left, or a cluster's survivors would be exposed, the round is left out.
 """
 
-from coterie.defences.secure_sums.client import LAST, WAITING, Own, advertise, follow_up, shapes_of
+from coterie.defences.secure_sums.client import IDENTITY, KNOWN, LAST, WAITING, Own, advertise, follow_up, shapes_of
 from coterie.defences.secure_sums.defence import SecureSums
 from coterie.defences.secure_sums.server import OpenedSums, hidden_sums, secure_sums
 from coterie.defences.secure_sums.settings import (
@@ -33,6 +33,8 @@ from coterie.defences.secure_sums.settings import (
 
 __all__ = [
     "AGREE",
+    "IDENTITY",
+    "KNOWN",
     "LAST",
     "MASKED",
     "OPEN",

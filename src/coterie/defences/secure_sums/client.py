@@ -39,6 +39,7 @@ from coterie.wire.sealed import SEALED
 
 WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
 KNOWN = "secure sums: long-lived keys of others"
+IDENTITY = "secure sums: own long-lived key"  # a deployed client's, whose card others have
 LAST = "secure sums: the last request"  # and what it has answered, so that it does not do so again
 Said = Any  # what a note holds once it is decoded: checked where it is used
 
@@ -108,7 +109,8 @@ def advertise(
             )
         party = Party(client, request=request)
         if settings.signed:
-            party.identity = cohort.turn.roots.secrets.child("long-lived key", client).bytes(KEY)
+            own_key = cohort.turn.roots.secrets.child("long-lived key", client)
+            party.identity = memory.get(IDENTITY) or own_key.bytes(KEY)
             party.known = dict(memory.get(KNOWN, {}))
         waiting = Waiting(party, tuple(slots), vector, leaves, one)
         memory[WAITING], memory[LAST] = waiting, request

@@ -1,0 +1,139 @@
+"""What `coterie deploy` does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from secrets import token_bytes
+
+from rich.console import Console
+from rich.table import Table
+
+from coterie.deploy.journal import Journal
+from coterie.deploy.keys import (
+    CARD,
+    GROUP,
+    LINK_CERTIFICATE,
+    LINK_KEY,
+    ClientCard,
+    ClientKeys,
+    ServerKeys,
+    open_sealed,
+    roster,
+    seal_for,
+    write_private,
+)
+from coterie.errors import InvalidInput, require
+from coterie.run.folder import RunFolder, free_folder
+
+console = Console()
+PURPOSE = "group key"
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+def server_keys(folder: Path, address: str, local_port: int) -> None:
+    ServerKeys.make(folder, address, local_port)
+    console.print(f"server keys: {folder}; hand {folder / CARD} to every client, and put theirs in {folder}/clients/")
+
+
+def client_keys(folder: Path, name: str) -> None:
+    keys = ClientKeys.make(folder, name)
+    console.print(f"keys of {name}: {folder}; hand {folder / CARD} to the server and to the other clients")
+    console.print(f"its fingerprint, for whoever wants to compare: {keys.card.fingerprint}")
+
+
+def group_key(folder: Path, cards: Path, kind: str, out: Path) -> None:
+    """Make what clients share, keep it, and seal it for each of the others."""
+    from coterie.seal.ckks import Ckks
+
+    mine = ClientKeys.read(folder)
+    secret = Ckks().keygen().to_bytes() if kind == "ckks" else token_bytes(32)
+    require(not (folder / GROUP).exists(), "shared key", str(folder / GROUP), "is there already; move it away first")
+    write_private(folder / GROUP, secret)
+    out.mkdir(parents=True, exist_ok=True)
+    others = [card for card in roster(cards) if card.name != mine.name]
+    for card in others:
+        (out / f"{card.name}.sealed.json").write_bytes(seal_for(card, mine, secret, PURPOSE))
+    console.print(f"shared key: {folder / GROUP}; sealed for {', '.join(card.name for card in others)} in {out}/")
+
+
+def take_group_key(folder: Path, cards: Path, letter: Path) -> None:
+    mine = ClientKeys.read(folder)
+    others: dict[str, ClientCard] = {card.name: card for card in roster(cards)}
+    secret = open_sealed(letter, mine, others, PURPOSE)
+    require(not (folder / GROUP).exists(), "shared key", str(folder / GROUP), "is there already; move it away first")
+    write_private(folder / GROUP, secret)
+    console.print(f"shared key: {folder / GROUP}")
+
+
+# -- processes --------------------------------------------------------------------------------------------------------
+
+
+def server(home: Path, host: str) -> None:
+    from coterie.deploy.flower import LinkSettings, serve
+
+    keys, cards = ServerKeys.read(home), roster(home / "clients")
+    require(len(cards) > 0, f"cards in {home / 'clients'}", 0, "must be one a client; put theirs there")
+    settings = LinkSettings(
+        host, keys.port, keys.local_port, home / LINK_CERTIFICATE, home / LINK_KEY, home / "link.db", keys.secret
+    )
+    Journal()("link", fleet=f"{host}:{keys.port}", local=f"127.0.0.1:{keys.local_port}", clients=len(cards))
+    serve(settings, [card.node for card in cards])
+
+
+def client(path: Path, log: Path | None) -> None:
+    from coterie.deploy.agent import serve
+
+    serve(path, Journal(log))
+
+
+def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: Path | None) -> None:
+    from coterie.deploy.running import LOG, Job, directed, record_of
+
+    if (path is None) == (resume is None):
+        raise InvalidInput(f"file={path} and --resume={resume}: give one of the two")
+    if resume is not None:
+        folder = RunFolder(resume)
+        words = folder.record
+        job = Job.of({**words["config"], "deploy": words["deploy"]}, resume / "run.toml")
+    else:
+        assert path is not None
+        job = Job.read(path)
+        folder = RunFolder.create(free_folder(runs, job.config.name), record_of(job))
+    log = Journal(folder.path / LOG, aloud=False)
+    try:
+        with directed(home, job, folder, log) as direction:
+            outcome = direction.run(resumes=resume is not None)
+    finally:
+        log.close()
+    console.print(f"run: {folder.path}; {outcome.seconds:.2f} s a round, {outcome.sent + outcome.received:,} bytes")
+    for number, measures in outcome.told.items():
+        said = ", ".join(f"{name} {value:.4f}" for name, value in measures.items())
+        console.print(f"client {number}: {said or 'says nothing'}")
+
+
+def status(home: Path, as_json: bool) -> None:
+    """Who is at the link."""
+    from coterie.deploy.flower import Office
+
+    keys = ServerKeys.read(home)
+    office = Office(keys.local_port, keys.secret)
+    try:
+        online = {one.public_key: one.online for one in office.nodes()}
+    finally:
+        office.close()
+    cards = roster(home / "clients")
+    found = {card.name: {"enrolled": card.node in online, "online": online.get(card.node, False)} for card in cards}
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    table = Table(title=f"Clients of {home}")
+    for heading in ("client", "state", "card"):
+        table.add_column(heading)
+    for card in cards:
+        state = "online" if found[card.name]["online"] else "away"
+        state = state if found[card.name]["enrolled"] else "not enrolled: start the server again"
+        table.add_row(card.name, state, card.fingerprint)
+    console.print(table)

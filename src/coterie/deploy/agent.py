@@ -1,0 +1,59 @@
+"""The client's process: warm, on Flower's fleet connection, until it is stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from coterie.deploy.flower import Fleet, LinkGone, NotAdmitted
+from coterie.deploy.journal import Journal
+from coterie.deploy.participant import Participant
+from coterie.deploy.policy import ClientFile
+
+BUSY, IDLE = 0.1, 2.0  # seconds between two looks for messages: in a run, and long after one
+QUIET = 20.0  # seconds without a message after which a client looks less often
+AGAIN = (0.5, 10.0)  # seconds before it tries to reach the link again: at first, and at most
+
+
+def serve(path: Path, log: Journal, stopped: Callable[[], bool] = lambda: False) -> None:
+    """Answer whatever comes, for ever. A link that goes away is waited for; one that refuses the client is an error."""
+    file = ClientFile.read(path)
+    participant = Participant(file, log)
+    fleet = Fleet(participant.server.address, participant.server.authority, participant.keys.node)
+    log("ready", name=participant.keys.name, card=participant.keys.card.fingerprint)
+    wait, connected = AGAIN[0], False
+    try:
+        while not stopped():
+            try:
+                if not connected:
+                    fleet.connect()
+                    connected, wait = True, AGAIN[0]
+                    log("connected", server=participant.server.address)
+                _answer_all(fleet, participant, log, stopped)
+            except NotAdmitted as error:
+                if not connected:
+                    raise
+                log("turned away", why=str(error))  # a run that ended while it answered, or a link that began anew
+                connected = False
+            except LinkGone as error:
+                log("link gone", why=str(error), again_in=wait)
+                connected = False
+                time.sleep(wait)
+                wait = min(2 * wait, AGAIN[1])
+    finally:
+        fleet.close()
+        log("stopped", name=participant.keys.name)
+
+
+def _answer_all(fleet: Fleet, participant: Participant, log: Journal, stopped: Callable[[], bool]) -> None:
+    last = time.monotonic()
+    while not stopped():
+        parcel = fleet.pull()
+        if parcel is None:
+            time.sleep(BUSY if time.monotonic() - last < QUIET else IDLE)
+            continue
+        answer = participant.answer(parcel.body)
+        last = time.monotonic()
+        if answer is not None:
+            parcel.reply(answer)

@@ -1,0 +1,331 @@
+"""Keys: each party makes its own, keeps the private halves in a folder that only it may read, and hands out a card.
+
+A client's card and the server's card are public; nothing else is ever handed over. What clients share and the server
+must lack (the key that opens sums) one of them makes, and seals for each of the others by their cards.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import stat
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from secrets import token_bytes, token_hex
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.x509.oid import NameOID
+
+from coterie.errors import DataMissing, InvalidInput, NotPermitted, require
+from coterie.seal.signing import verify_key
+
+VERSION = 1
+KEYS, CARD, SECRET, LINK_KEY, LINK_CERTIFICATE, AUTHORITY = (
+    "keys.json",
+    "card.json",
+    "local.secret",
+    "link.key",
+    "link.crt",
+    "authority.crt",
+)
+GROUP = "group.key"
+NONCE = 12
+VALID = timedelta(days=825)
+
+
+@dataclass(frozen=True)
+class ClientCard:
+    """What a client shows of itself: by which it is admitted, written to, and known by other clients."""
+
+    name: str
+    node: bytes  # PEM: the key that Flower knows it by
+    letters: bytes  # X25519: what is sent to it is sealed for this
+    signs: bytes  # Ed25519: it signs its keys of a round with this
+
+    @staticmethod
+    def read(path: Path) -> ClientCard:
+        found = _read(path, "client card")
+        name = str(found["name"])
+        require(name.isidentifier(), "name on card", name, "must be a plain word")
+        return ClientCard(name, found["node"].encode(), b64decode(found["letters"]), b64decode(found["signs"]))
+
+    def write(self, path: Path) -> None:
+        said = {
+            "name": self.name,
+            "node": self.node.decode(),
+            "letters": _text(self.letters),
+            "signs": _text(self.signs),
+        }
+        _write(path, "client card", said, private=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """What two owners compare by telephone."""
+        digest = hashes.Hash(hashes.SHA256())
+        digest.update(self.node + self.letters + self.signs)
+        return digest.finalize().hex()[:32]
+
+
+@dataclass(frozen=True)
+class ServerCard:
+    """What the server shows of itself: where it is, by which certificate it is known, and how to write to it."""
+
+    address: str
+    authority: bytes  # PEM
+    letters: bytes
+
+    @staticmethod
+    def read(path: Path) -> ServerCard:
+        found = _read(path, "server card")
+        return ServerCard(found["address"], found["authority"].encode(), b64decode(found["letters"]))
+
+    def write(self, path: Path) -> None:
+        said = {"address": self.address, "authority": self.authority.decode(), "letters": _text(self.letters)}
+        _write(path, "server card", said, private=False)
+
+
+@dataclass(frozen=True)
+class ClientKeys:
+    """A client's private halves; they never leave its folder."""
+
+    name: str
+    node: ec.EllipticCurvePrivateKey = field(repr=False)
+    letters: bytes = field(repr=False)
+    signs: bytes = field(repr=False)
+    root: bytes = field(repr=False)  # of all secrets that it draws
+
+    @staticmethod
+    def make(folder: Path, name: str) -> ClientKeys:
+        require(name.isidentifier(), "name", name, "must be a plain word: letters, digits and underscores")
+        node = ec.generate_private_key(ec.SECP384R1())
+        fresh = ClientKeys(name, node, token_bytes(32), token_bytes(32), token_bytes(32))
+        said = {
+            "name": name,
+            "node": node.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            ).decode(),
+            "letters": _text(fresh.letters),
+            "signs": _text(fresh.signs),
+            "root": _text(fresh.root),
+        }
+        _new_folder(folder)
+        _write(folder / KEYS, "client keys", said)
+        fresh.card.write(folder / CARD)
+        return fresh
+
+    @staticmethod
+    def read(folder: Path) -> ClientKeys:
+        found = _read(folder / KEYS, "client keys")
+        node = serialization.load_pem_private_key(found["node"].encode(), None)
+        if not isinstance(node, ec.EllipticCurvePrivateKey):
+            raise InvalidInput(f"{folder / KEYS}: node key={type(node).__name__} must be of an elliptic curve")
+        letters, signs, root = (b64decode(found[one]) for one in ("letters", "signs", "root"))
+        return ClientKeys(found["name"], node, letters, signs, root)
+
+    @property
+    def card(self) -> ClientCard:
+        node = self.node.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        return ClientCard(self.name, node, public_half(self.letters), verify_key(self.signs))
+
+
+@dataclass(frozen=True)
+class ServerKeys:
+    """The server's private half for letters, and the secret of what is on loopback."""
+
+    letters: bytes = field(repr=False)
+    secret: str = field(repr=False)
+    port: int
+    local_port: int
+    host: str
+
+    @staticmethod
+    def make(folder: Path, address: str, local_port: int) -> ServerKeys:
+        """With a certificate for this address, signed by an authority whose key is thrown away at once."""
+        host, _, port = address.rpartition(":")
+        require(bool(host) and port.isdigit(), "address", address, "must be HOST:PORT, as clients reach it")
+        fresh = ServerKeys(token_bytes(32), token_hex(32), int(port), local_port, host)
+        _new_folder(folder)
+        authority, certificate, key = _certificates(host)
+        said: dict[str, object] = {"letters": _text(fresh.letters), "secret": fresh.secret}
+        _write(folder / KEYS, "server keys", said | {"port": fresh.port, "local_port": local_port, "host": host})
+        _private(folder / LINK_KEY, key)
+        (folder / LINK_CERTIFICATE).write_bytes(certificate)
+        (folder / AUTHORITY).write_bytes(authority)
+        (folder / "clients").mkdir()
+        ServerCard(address, authority, public_half(fresh.letters)).write(folder / CARD)
+        return fresh
+
+    @staticmethod
+    def read(folder: Path) -> ServerKeys:
+        found = _read(folder / KEYS, "server keys")
+        return ServerKeys(
+            b64decode(found["letters"]), found["secret"], found["port"], found["local_port"], found["host"]
+        )
+
+
+def roster(folder: Path) -> list[ClientCard]:
+    """The cards in a folder by name: the order is a client's number."""
+    cards = sorted((ClientCard.read(path) for path in folder.glob("*.json")), key=lambda card: card.name)
+    names = [card.name for card in cards]
+    require(len(set(names)) == len(names), f"names in {folder}", names, "must differ; keep one card of each")
+    return cards
+
+
+# -- what two parties share without ever sending it --------------------------------------------------------------------
+
+
+def public_half(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def shared(private: bytes, public: bytes, purpose: bytes) -> bytes:
+    """32 bytes that only the holders of the two private halves can compute."""
+    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    ends = b"".join(sorted((public_half(private), public)))
+    return HKDF(hashes.SHA256(), 32, salt=None, info=b"coterie 1 " + purpose + b" " + ends).derive(secret)
+
+
+def seal_for(card: ClientCard, mine: ClientKeys, secret: bytes, purpose: str) -> bytes:
+    """A secret for the holder of this card alone, which says who sealed it; it may travel any way."""
+    nonce, key = token_bytes(NONCE), shared(mine.letters, card.letters, purpose.encode())
+    sealed = AESGCM(key).encrypt(nonce, secret, purpose.encode())
+    said = {"from": mine.name, "for": card.name, "purpose": purpose, "sealed": _text(nonce + sealed)}
+    return json.dumps({"kind": "sealed key", "version": VERSION} | said, indent=2).encode()
+
+
+def open_sealed(letter: Path, mine: ClientKeys, others: Mapping[str, ClientCard], purpose: str) -> bytes:
+    found = _read(letter, "sealed key")
+    if found["from"] not in others:
+        raise DataMissing(f"{letter} is from {found['from']!r}, whose card is not among {sorted(others)}; ask for it")
+    if found["for"] != mine.name:
+        raise NotPermitted(f"{letter} is for {found['for']!r}, and this is {mine.name!r}; ask for your own")
+    raw, key = b64decode(found["sealed"]), shared(mine.letters, others[found["from"]].letters, purpose.encode())
+    try:
+        return AESGCM(key).decrypt(raw[:NONCE], raw[NONCE:], purpose.encode())
+    except InvalidTag as error:
+        raise NotPermitted(
+            f"{letter} does not open: it was changed, or sealed for another purpose or by another than "
+            f"{found['from']!r}; ask for it again"
+        ) from error
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def _new_folder(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidInput(f"folder {folder} is not empty; keys are made once, name another")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def _write(path: Path, kind: str, said: Mapping[str, object], private: bool = True) -> None:
+    data = json.dumps({"kind": kind, "version": VERSION} | dict(said), indent=2).encode()
+    if private:
+        _private(path, data)
+    else:
+        path.write_bytes(data)
+
+
+def _private(path: Path, data: bytes) -> None:
+    """A file that only its owner may read, from its first byte on."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+write_private = _private
+
+
+def read_private(path: Path, what: str) -> bytes:
+    """A secret file; one that others may read is refused, for it is none."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise NotPermitted(
+                f"{what} {path} has mode {mode:04o} and others may read it; chmod 600 it, or make new keys"
+            )
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataMissing(f"{what} {path} does not exist; `coterie deploy keys` makes it") from error
+
+
+def _read(path: Path, kind: str) -> dict[str, Any]:
+    private = kind.endswith("keys")
+    try:
+        data = read_private(path, kind) if private else path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataMissing(f"{kind} {path} does not exist; `coterie deploy keys` makes it") from error
+    try:
+        found = json.loads(data)
+    except ValueError as error:
+        raise InvalidInput(f"{path} is no {kind}: {error}") from error
+    if not isinstance(found, dict) or found.get("kind") != kind:
+        raise InvalidInput(f"{path} is no {kind}; name the file that `coterie deploy keys` wrote")
+    if found.get("version") != VERSION:
+        raise InvalidInput(
+            f"{path} has version {found.get('version')!r}, and this program reads {VERSION}; make new keys"
+        )
+    return found
+
+
+def _text(data: bytes) -> str:
+    return b64encode(data).decode()
+
+
+# -- certificates -----------------------------------------------------------------------------------------------------
+
+
+def _certificates(host: str) -> tuple[bytes, bytes, bytes]:
+    """An authority's certificate, the link's own signed by it, and the link's key, all PEM."""
+    root, own = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Coterie federation")])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+    top = _builder(issuer, issuer, root.public_key()).add_extension(x509.BasicConstraints(True, 0), critical=True)
+    names = [_general(one) for one in dict.fromkeys([host, "localhost", "127.0.0.1"])]
+    leaf = (
+        _builder(issuer, subject, own.public_key())
+        .add_extension(x509.BasicConstraints(False, None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+    )
+    pem = serialization.Encoding.PEM
+    key = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return top.sign(root, hashes.SHA256()).public_bytes(pem), leaf.sign(root, hashes.SHA256()).public_bytes(pem), key
+
+
+def _builder(issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + VALID)
+    )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def names_of(cards: Iterable[ClientCard]) -> list[str]:
+    return [card.name for card in cards]

@@ -1,0 +1,399 @@
+"""A client on its own machine: letters in, letters out. It computes with installed code and obeys its owner's policy.
+
+The client's half of every exchange is ``flow.client.ClientSide``, as in the simulator; here it has one client. What is
+spent and remembered is on disk before an answer leaves. A letter that is not the server's, not for this run or not
+newer than the last one gets no answer at all; one that the policy does not allow gets a refusal that says why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.config import registry
+from coterie.data.federation import Examples, Federation, Shards, VerticalFederation
+from coterie.data.partition.dealing import is_split
+from coterie.data.sources.base import SPLIT, TEST
+from coterie.defences.secure_sums import IDENTITY, KNOWN, LAST
+from coterie.deploy.envelope import DOWN, UP, Channel, Letter
+from coterie.deploy.keys import GROUP, ClientKeys, ServerCard, read_private, roster, shared
+from coterie.deploy.plan import Accepted, Offer, Plan, Refused, Told
+from coterie.deploy.policy import ClientFile, forecast
+from coterie.errors import BudgetSpent, CoterieError, InvalidInput, NotPermitted, require
+from coterie.flow.client import Answer, ClientSide
+from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
+from coterie.flow.turn import Roots, Turn
+from coterie.learn.params import Params
+from coterie.measure.utility import ACCURACY, accuracy
+from coterie.privacy.guarantee import Guarantee, RunFacts
+from coterie.privacy.ledger import EVERYBODY, Ledger, Row
+from coterie.rng import Rng, Secrets
+from coterie.run.folder import replacing, write_atomically
+from coterie.seal.ckks import Ckks, CkksKey
+from coterie.seal.veil import GroupKey
+from coterie.wire.codec import decode, encode, register
+from coterie.wire.messages import RESULT, Down, Published
+
+LEDGER, SESSION, SEEN, MODELS = "ledger.bin", "session.bin", "seen.bin", "models.npz"
+Log = Callable[..., None]
+
+
+@register
+@dataclass(frozen=True)
+class Kept:
+    """What a client remembers of a run, on disk."""
+
+    run: bytes
+    number: int  # of the last letter that it answered
+    offer: Offer
+    asked: str = ""  # the last request
+    before: Memory = field(default_factory=dict)  # what it remembered before that
+    after: Memory = field(default_factory=dict)  # and after it
+    spent: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True)
+class Session:
+    """A run that this client takes part in."""
+
+    plan: Plan
+    side: ClientSide
+    roots: Roots
+    claim: Guarantee | None
+    reserved: tuple[Row, ...]
+    data: Federation | VerticalFederation
+
+
+class Participant:
+    """One client. ``answer`` is all that it does."""
+
+    def __init__(self, file: ClientFile, log: Log) -> None:
+        self.file, self.policy, self._log = file, file.policy, log
+        self.keys = ClientKeys.read(file.keys)
+        self.server = ServerCard.read(file.server)
+        others = [] if file.cards is None else roster(file.cards)
+        self.cards = {card.name: card for card in [*others, self.keys.card]}
+        self._channel = Channel(shared(self.keys.letters, self.server.letters, b"letters"))
+        file.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.ledger = Ledger(file.limit, self.policy.delta, file.home / LEDGER)
+        self._examples = load(file)
+        self._kept = self._read_kept()
+        self._session = None if self._kept is None else self._opened(self._kept.offer, self._kept.run)
+        self._turn_memory: Memory = {}  # what is for one request alone: in no file
+
+    # -- letters --------------------------------------------------------------------------------------------------
+
+    def answer(self, data: bytes) -> bytes | None:
+        """What to send back; None: nothing at all, since it is not the server who wrote, or it did so before."""
+        try:
+            letter = self._channel.open(DOWN, data)
+            self._require_new(letter)
+        except CoterieError as problem:
+            self._log("ignored", why=str(problem))
+            return None
+        try:
+            said = self._said(letter)
+        except CoterieError as problem:
+            self._log("refused", run=letter.run.hex()[:8], number=letter.number, why=str(problem))
+            said = Refused(str(problem))
+        except Exception as problem:  # whatever a server asks, a client goes on
+            self._log(
+                "failed", run=letter.run.hex()[:8], number=letter.number, why=f"{type(problem).__name__}: {problem}"
+            )
+            said = Refused(f"it failed: {type(problem).__name__}")
+        sealed = self._channel.seal(UP, letter.run, letter.number, said)
+        if len(sealed) > self.policy.most_bytes:
+            why = f"policy: answer of {len(sealed)} bytes is more than most_bytes={self.policy.most_bytes}"
+            self._log("refused", run=letter.run.hex()[:8], number=letter.number, why=why)
+            sealed = self._channel.seal(UP, letter.run, letter.number, Refused(why))
+        return sealed
+
+    def _require_new(self, letter: Letter) -> None:
+        kept = self._kept
+        if kept is not None and letter.run == kept.run:
+            if letter.number <= kept.number:
+                raise NotPermitted(f"letter {letter.number} comes after {kept.number}: it is old, or sent again")
+            if isinstance(letter.said, Offer):
+                raise NotPermitted("the run has begun; it is not offered twice")
+            return
+        if not isinstance(letter.said, Offer):
+            raise NotPermitted(f"letter is of run {letter.run.hex()[:8]}, which this client is not in")
+        if letter.run in self._seen():
+            raise NotPermitted(f"run {letter.run.hex()[:8]} is over; a run is begun once")
+
+    def _said(self, letter: Letter) -> object:
+        if isinstance(letter.said, Offer):
+            return self._begin(letter.run, letter.number, letter.said)
+        if isinstance(letter.said, Down):
+            return self._exchange(letter.number, letter.said)
+        raise InvalidInput(f"letter={type(letter.said).__name__} is nothing that a client answers")
+
+    # -- a run begins ---------------------------------------------------------------------------------------------
+
+    def _begin(self, run: bytes, number: int, offer: Offer) -> Accepted:
+        session = self._opened(offer, run)
+        former = self._kept
+        resumed = offer.resumes and former is not None and former.offer.config().name == offer.config().name
+        if former is not None:
+            self._settle(former)
+        if session.claim is not None:
+            self.ledger.hold(run.hex(), session.claim, session.reserved)
+        self._note_seen(run)
+        kept = Kept(run, number, offer)
+        if resumed and former is not None:
+            kept = replace(kept, asked=former.asked, before=former.before, after=former.after)
+        self._write_kept(kept)
+        self._kept, self._session, self._turn_memory = kept, session, {}
+        self._log("accepted", run=run.hex()[:8], name=session.plan.config.name, resumed=resumed)
+        return Accepted(self._size(session.plan), session.plan.key_name)
+
+    def _opened(self, offer: Offer, run: bytes) -> Session:
+        """The objects of a run, if the policy allows them."""
+        require(
+            0 <= offer.number < len(offer.names) and offer.names[offer.number] == self.keys.name,
+            "number in the offer",
+            offer.number,
+            f"must be that of {self.keys.name!r} among {list(offer.names)}",
+        )
+        plan = Plan.of(offer)
+        plan.require_real()
+        data = self._data(offer, plan)
+        facts = facts_of(plan, data, len(offer.names), self.policy.delta)
+        self.policy.check(offer, plan, facts, set(self.cards))
+        claim = self.policy.claim(plan, facts)
+        if plan.cipher is not None:
+            plan = plan.with_key(self._group_key(plan.cipher))
+        root = Secrets(self.keys.root, reproducible=False).child("run", plan.config.name)
+        draws = Rng(offer.draws) if self.policy.draws == "run" else root.child("draws").rng()
+        side = ClientSide(plan.protocol, plan.defence.client)
+        return Session(plan, side, Roots(draws, root), claim, forecast(plan, facts), data)
+
+    def _group_key(self, cipher: object) -> CkksKey | GroupKey:
+        """What the clients share, from this client's folder."""
+        data = read_private(self.file.keys / GROUP, "the clients' shared key")
+        return CkksKey.from_bytes(cipher, data) if isinstance(cipher, Ckks) else GroupKey(data)
+
+    def _data(self, offer: Offer, plan: Plan) -> Federation | VerticalFederation:
+        """This client's data as a federation of one; they must be of the federation's kind."""
+        examples = self._examples
+        if plan.protocol.tells_records:
+            return VerticalFederation(examples, (torch.arange(examples.x[0].numel()),))
+        shape = tuple(examples.x.shape[1:])
+        require(shape == offer.shape, "shape of an example here", shape, f"must be the federation's, {offer.shape}")
+        if plan.protocol.trains:
+            examples = relabelled(examples, offer.labels)
+        train, test = split(examples, self.file.test_share)
+        return Federation(examples, Shards.of([train]), Shards.of([test]), torch.tensor([-1]))
+
+    def _size(self, plan: Plan) -> int:
+        """What the roster may say: how much there is where that is public, and else not even whether there is any."""
+        if plan.protocol.trains or plan.protocol.tells_records:
+            assert self._session is not None
+            return int(self._session.data.sizes[0])
+        return 1
+
+    # -- an exchange ----------------------------------------------------------------------------------------------
+
+    def _exchange(self, number: int, asked: Down) -> object:
+        kept, session = self._kept, self._session
+        if kept is None or session is None:
+            raise NotPermitted("no run has begun here")
+        require(
+            asked.clients.tolist() == [kept.offer.number],
+            "clients of the letter",
+            asked.clients.tolist(),
+            f"must be [{kept.offer.number}], who this is",
+        )
+        turn = Turn(asked.round, session.roots, asked.kind, attempt=token_hex(8))
+        order = session.side.opened(spread(asked), turn)
+        if asked.kind == RESULT:
+            measures = self._result(session, order.published, turn, asked.sees)
+            if session.plan.protocol.trains:
+                self._kept = replace(kept, number=number)
+                self._write_kept(self._kept)
+                return Told(measures if self.policy.tells_measures else {})
+        key = f"{asked.round} {asked.kind}"
+        before = self._before(kept, key) if not asked.kind.part else kept.before
+        memory = self._memory(before if not asked.kind.part else kept.after, bool(asked.kind.part))
+        answer = session.side.answer(order, self._cohort(session, turn, order.sees, memory))
+        return self._leaving(kept, session, number, key, before, asked, answer)
+
+    def _leaving(
+        self, kept: Kept, session: Session, number: int, key: str, before: Memory, asked: Down, answer: Answer
+    ) -> object:
+        """The answer, once what it costs and what is to be remembered are on disk."""
+        (memory,) = answer.memory
+        lasting = {name: value for name, value in memory.items() if not name.startswith(FOR_ONE_TURN)}
+        spends = [(spent, times) for _, spent, times in answer.spent]
+        if not asked.kind.part:
+            spends += [(spent, 1) for spent in session.side.guard.exposes(asked.kind)]
+        spent = _joined((*kept.spent, *((EVERYBODY, one, times) for one, times in spends)))
+        self._require_room(kept, session, spent)
+        lasting = {name: value for name, value in lasting.items() if name not in (IDENTITY, KNOWN)}
+        news = replace(kept, number=number, asked=key, before=before, after=lasting, spent=spent)
+        self._write_kept(news)
+        self._kept = news
+        self._turn_memory = {name: value for name, value in memory.items() if name.startswith(FOR_ONE_TURN)}
+        self._log("answered", run=kept.run.hex()[:8], number=number, round=asked.round, kind=str(asked.kind))
+        if not len(answer.up.clients):
+            return Refused("its guard left the request unanswered")
+        return answer.up
+
+    def _require_room(self, kept: Kept, session: Session, spent: tuple[Row, ...]) -> None:
+        """What is held for the run covers what it spends; a server that asks for more must find room for more."""
+        if session.claim is None or covers(session.reserved, spent):
+            return
+        try:
+            self.ledger.hold(kept.run.hex(), session.claim, spent)
+        except BudgetSpent as error:
+            raise BudgetSpent(f"more is asked than was offered: {error}") from error
+
+    def _settle(self, former: Kept) -> None:
+        """A run that is over has cost what it spent, if this client wrote that down itself."""
+        session = self._session
+        if session is None or session.claim is None or not former.spent:
+            return
+        if covers(session.reserved, former.spent):
+            self.ledger.settle(former.run.hex(), former.spent)
+
+    def _before(self, kept: Kept, key: str) -> Memory:
+        """What was remembered before this request: where a resumed run repeats its last one, as it was before that."""
+        if key != kept.asked:
+            return kept.after
+        return {**kept.before, **({LAST: kept.after[LAST]} if LAST in kept.after else {})}
+
+    def _memory(self, lasting: Memory, goes_on: bool) -> Memory:
+        offer = self._kept.offer if self._kept is not None else None
+        assert offer is not None
+        known = {number: self.cards[name].signs for number, name in enumerate(offer.names) if name in self.cards}
+        memory = {**lasting, IDENTITY: self.keys.signs, KNOWN: known}
+        return {**memory, **self._turn_memory} if goes_on else memory
+
+    def _cohort(self, session: Session, turn: Turn, sees: Tensor | None, memory: Memory) -> Cohort:
+        assert self._kept is not None
+        ids, data = torch.tensor([self._kept.offer.number]), session.data
+        if isinstance(data, VerticalFederation):
+            return Cohort(ids, turn, sees=sees, columns=(data.part(0),), memory=[memory])
+        return Cohort(ids, turn, data.examples, data.train, session.plan.model, sees, memory=[memory])
+
+    # -- a result -------------------------------------------------------------------------------------------------
+
+    def _result(self, session: Session, given: Published, turn: Turn, sees: Tensor | None) -> dict[str, float]:
+        """Keep what the federation made, and say how well it serves here."""
+        with replacing(self.file.home / MODELS) as file:
+            np.savez(file, allow_pickle=False, **{name: leaf.numpy() for name, leaf in given.values.items()})
+        measures = self._measured(session, given.values, turn, sees)
+        self._log("result", name=session.plan.config.name, **measures)
+        return measures
+
+    def _measured(self, session: Session, models: Params, turn: Turn, sees: Tensor | None) -> dict[str, float]:
+        data, plan = session.data, session.plan
+        if plan.model is None or isinstance(data, VerticalFederation) or not len(data.test.rows):
+            return {}
+        memory = {} if self._kept is None else dict(self._kept.after)
+        choices = plan.protocol.choose(models, self._cohort(session, turn, sees, memory))
+        return {ACCURACY: float(accuracy(plan.model, models, choices, data)[0])}
+
+    # -- what is on disk ------------------------------------------------------------------------------------------
+
+    def _read_kept(self) -> Kept | None:
+        path = self.file.home / SESSION
+        if not path.exists():
+            return None
+        found = decode(path.read_bytes())
+        require(isinstance(found, Kept), f"what {path} holds", type(found).__name__, "must be a session; move it away")
+        return found  # type: ignore[no-any-return]
+
+    def _write_kept(self, kept: Kept) -> None:
+        write_atomically(self.file.home / SESSION, encode(kept))
+
+    def _seen(self) -> set[bytes]:
+        path = self.file.home / SEEN
+        data = path.read_bytes() if path.exists() else b""
+        return {data[start : start + 16] for start in range(0, len(data), 16)}
+
+    def _note_seen(self, run: bytes) -> None:
+        path = self.file.home / SEEN
+        write_atomically(path, (path.read_bytes() if path.exists() else b"") + run)
+
+
+# -- a client's data --------------------------------------------------------------------------------------------------
+
+
+def load(file: ClientFile) -> Examples:
+    """What the owner's file names."""
+    from coterie.data.catalogue import find
+
+    options: dict[str, Any] = file.data.options
+    folder = options.pop("folder", None)
+    source = registry.build(find(file.data.kind), options, f"data {file.data.kind!r}")
+    return source.load(folder, rng=Rng.from_entropy())  # type: ignore[no-any-return]
+
+
+def relabelled(examples: Examples, labels: tuple[str, ...]) -> Examples:
+    """With the federation's numbers of the classes, in place of those that follow from the labels found here."""
+    own = examples.label_names or tuple(map(str, range(examples.classes)))
+    present = set(examples.y.unique().tolist())
+    strange = sorted(own[code] for code in present if own[code] not in labels)
+    require(not strange, "labels here", strange, f"must be among the federation's, {list(labels)}")
+    numbers = torch.tensor([labels.index(name) if name in labels else 0 for name in own])
+    return replace(examples, y=numbers[examples.y], classes=len(labels), label_names=labels)
+
+
+def split(examples: Examples, test_share: float) -> tuple[Tensor, Tensor]:
+    """Rows to train on and rows to measure on: as the data say, or every so manieth."""
+    rows = torch.arange(len(examples))
+    if is_split(examples):
+        held = examples.tags[SPLIT] == TEST
+    else:
+        held = ((rows + 1) * test_share).floor() > (rows * test_share).floor()
+    return rows[~held], rows[held]
+
+
+def spread(asked: Down) -> Down:
+    """A letter holds the slots that its client is given; the protocol knows them by their places among all."""
+    if asked.sees is None or asked.published.slots == asked.sees.shape[1] or not asked.published.values:
+        return asked
+    places = asked.sees[0].nonzero().flatten()
+    require(len(places) == asked.published.slots, "slots given", asked.published.slots, f"must be {len(places)}")
+    values = {}
+    for name, leaf in asked.published.values.items():
+        values[name] = leaf.new_zeros(asked.sees.shape[1], *leaf.shape[1:])
+        values[name][places] = leaf
+    return replace(asked, published=Published(values))
+
+
+def facts_of(plan: Plan, data: Federation | VerticalFederation, clients: int, delta: float) -> RunFacts | None:
+    """Of this run, for this client's units: its own data, among so many clients."""
+    facts = plan.protocol.facts(data, delta)  # type: ignore[arg-type]
+    return None if facts is None else replace(facts, clients=clients)
+
+
+# -- rows of a ledger -------------------------------------------------------------------------------------------------
+
+
+def _joined(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    counts: Counter[Any] = Counter()
+    for whose, spent, times in rows:
+        counts[whose, spent] += times
+    return tuple((whose, spent, times) for (whose, spent), times in counts.items())
+
+
+def covers(reserved: tuple[Row, ...], spent: tuple[Row, ...]) -> bool:
+    """Whether each release was held for: the same mechanism, as often at least."""
+    held, used = _mechanisms(reserved), _mechanisms(spent)
+    return all(held[one] >= times for one, times in used.items())
+
+
+def _mechanisms(rows: tuple[Row, ...]) -> Mapping[Any, int]:
+    counts: Counter[Any] = Counter()
+    for _, one, times in rows:
+        counts[round(one.noise_multiplier, 12), round(one.sample_rate, 12), one.epsilon, one.laplace] += times
+    return counts

@@ -1,0 +1,172 @@
+"""What is run, in words that travel, and the objects that both sides make of them with their own installed code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coterie.config import registry
+from coterie.config.builders import Known, Releasing, aware_of
+from coterie.config.schema import Config, build_model, misfit, validate
+from coterie.data.federation import Examples
+from coterie.defences.blinding import Blinding
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.errors import InvalidInput, require
+from coterie.flow.guard import Defence
+from coterie.flow.protocol import AnyProtocol
+from coterie.flow.stack import Stack
+from coterie.learn.models.model import Model
+from coterie.rng import Rng
+from coterie.seal.mock import MockCipher
+from coterie.wire.codec import register
+
+TRAVELS = ("name", "seed", "delta", "model", "trainer", "defence")
+
+
+@register
+@dataclass(frozen=True)
+class Offer:
+    """A run as the server proposes it to one client. Nothing in it is code, and nothing in it is done unasked."""
+
+    words: str  # the configuration as JSON
+    shape: tuple[int, ...]  # of one example
+    labels: tuple[str, ...]  # the classes, in the order of their numbers
+    names: tuple[str, ...]  # of all clients, in the order of their numbers
+    number: int  # the client's own
+    draws: bytes  # what reproducible draws come from, if the client's owner lets the server choose
+    public: Tensor | None = None  # (points, features): what a clustering starts from
+    recorded: bool = False  # whether messages are written down, for audits
+    resumes: bool = False  # whether this goes on with a run of this name
+
+    def config(self) -> Config:
+        """Raises for whatever is no configuration, or would import something."""
+        try:
+            words = json.loads(self.words)
+        except ValueError as error:
+            raise InvalidInput(f"offer is no configuration: {error}") from error
+        require(isinstance(words, dict), "offer", type(words).__name__, "must be a table")
+        config = validate(Config, {name: words[name] for name in words if name in TRAVELS}, "offer")
+        config.refuse_code("the offered run", "nothing helps: a deployed client runs installed code alone")
+        return config
+
+
+def words_of(config: Config) -> str:
+    return config.model_dump_json(include=set(TRAVELS))
+
+
+@register
+@dataclass(frozen=True)
+class Accepted:
+    """A client takes part."""
+
+    size: int  # what the roster may say that it holds
+    key: object = None  # the name of the key that clients share, where the run needs one
+
+
+@register
+@dataclass(frozen=True)
+class Refused:
+    """A client does not take part in something, and why."""
+
+    why: str
+
+
+@register
+@dataclass(frozen=True)
+class Told:
+    """What a client says of a result, if its owner lets it."""
+
+    measures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class KeyName:
+    """All that the server knows of the clients' key."""
+
+    context: object
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The objects of one run."""
+
+    protocol: AnyProtocol
+    defence: Defence
+    model: Model | None
+    config: Config
+
+    @staticmethod
+    def of(offer: Offer) -> Plan:
+        config = offer.config()
+        (trainer,) = config.trainers if len(config.trainers) == 1 else (None,)
+        if trainer is None:
+            raise InvalidInput("trainer: a deployed run has one; name one table [trainer]")
+        features = int(torch.tensor(offer.shape).prod())
+        rng = Rng.seeded(config.seed).child("public")
+        target = registry.look_up(trainer.kind, registry.TRAINERS, "trainer")
+        given = {"known": lambda: Known(offer.public, features, rng)}
+        protocol = registry.build(target, trainer.options, f"trainer {trainer.kind!r}", given)
+        defence = registry.build_defence(config.defence, Releasing(protocol, len(offer.names), config.delta))
+        if why := defence.fits(protocol):
+            raise misfit(config.defence, trainer, why)
+        model = build_model(config.model, example_of(offer)) if protocol.trains else None
+        return Plan(aware_of(protocol, defence), defence, model, config)
+
+    @property
+    def cipher(self) -> object | None:
+        """The cipher for whose key the clients must have agreed on one; None: there is none."""
+        return next((part.cipher for part in members(self.defence) if isinstance(part, Mingling)), None)
+
+    @property
+    def key_name(self) -> object | None:
+        """By which the clients' key is known to those who lack it."""
+        return next((part.key.context for part in members(self.defence) if isinstance(part, Mingling)), None)
+
+    def with_key(self, key: object) -> Plan:
+        return replace(self, defence=_with_key(self.defence, key))
+
+    def require_real(self) -> None:
+        """Stand-ins do in a simulation what nothing does on a wire."""
+        for part in members(self.defence):
+            if isinstance(part, DistributedNoise) and part.masks is None:
+                raise InvalidInput("defence 'noisy_sums' added_by 'shared' must have masks = true in a deployment")
+            if isinstance(part, Mingling) and isinstance(part.cipher, MockCipher):
+                raise InvalidInput("cipher='mock' protects nothing; take 'secure_sums' or 'ckks' in a deployment")
+            if isinstance(part, Blinding):
+                raise InvalidInput("defence 'blinded_sums' is not deployed yet: parties have no common secret for it")
+
+
+def example_of(offer: Offer) -> Examples:
+    """An example of the federation's kind, from which a model's measures follow."""
+    x = torch.zeros(1, *offer.shape)
+    return Examples(x, torch.zeros(1, dtype=torch.int64), max(1, len(offer.labels)), "the federation's examples")
+
+
+def members(defence: Defence) -> Iterator[Defence]:
+    if isinstance(defence, Stack):
+        for member in defence.members:
+            yield from members(member)
+    else:
+        yield defence
+
+
+def _with_key(defence: Defence, key: object) -> Defence:
+    if isinstance(defence, Stack):
+        return Stack(*(_with_key(member, key) for member in defence.members))
+    return replace(defence, key=key) if isinstance(defence, Mingling) else defence
+
+
+def pieces(value: object) -> Iterator[object]:
+    """An object and all that its fields hold, for whoever looks for settings in it."""
+    yield value
+    inside = value if isinstance(value, tuple | list) else ()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inside = [getattr(value, one.name) for one in dataclasses.fields(value)]
+    for one in inside:
+        yield from pieces(one)

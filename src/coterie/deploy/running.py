@@ -1,0 +1,275 @@
+"""A run on real machines, from the server's side: offer it, drive it round by round, keep a checkpoint, hand it out."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from secrets import token_bytes
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from coterie.config.schema import AUDITS_OWN, Config, beside, parse, validate
+from coterie.deploy.envelope import RUN, Channel
+from coterie.deploy.journal import Journal
+from coterie.deploy.keys import ClientCard, ServerKeys, roster, shared
+from coterie.deploy.plan import Accepted, KeyName, Offer, Plan, Refused, Told, words_of
+from coterie.deploy.transport import Correspondence, Deployed, Post, TooFewAnswers
+from coterie.errors import DataMissing, InvalidInput, require
+from coterie.flow.ask import AnyAsk
+from coterie.flow.drive import Course
+from coterie.flow.protocol import Population, Server
+from coterie.flow.turn import Metrics, Roots
+from coterie.privacy.ledger import Ledger
+from coterie.run.folder import Checkpoint, RunFolder
+from coterie.wire.messages import RESULT, Down
+from coterie.wire.tape import Tape
+from coterie.wire.traffic import Traffic
+
+NEVER = 2**62  # the round in which one joins who is not there
+LOG = "events.jsonl"
+Measures = dict[int, dict[str, float]]
+"""What clients say of a result, by client and measure."""
+
+State = Any
+"""A protocol's, which only the protocol understands."""
+
+
+class Deployment(BaseModel):
+    """``[deploy]`` of a run's file: what nobody can know who holds no data, and when to go on without somebody."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    shape: tuple[int, ...] = ()  # of one example, in all clients' data; parties that hold columns need none
+    labels: tuple[str, ...] = ()  # the classes, or
+    classes: int = Field(default=0, ge=0)  # how many, where they are numbers from 0
+    least: int = Field(default=2, ge=1)  # answers to each request, or the run ends
+    deadline: float = Field(default=60.0, gt=0)  # seconds for an answer
+    wait: float = Field(default=60.0, ge=0)  # seconds for clients to come before the run begins
+    seeded: bool = (
+        False  # the server's draws from the file's seed, for runs that can be repeated; its noise is then none
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.labels or tuple(map(str, range(self.classes)))
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run's file says."""
+
+    config: Config
+    deployment: Deployment
+    public: Tensor | None = None
+
+    @staticmethod
+    def read(path: Path) -> Job:
+        try:
+            words = tomllib.loads(path.read_text())
+        except FileNotFoundError as error:
+            raise DataMissing(f"run's file {path} does not exist; see docs/deployment.md for one") from error
+        except tomllib.TOMLDecodeError as error:
+            raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+        return Job.of(words, path)
+
+    @staticmethod
+    def of(words: Mapping[str, Any], path: Path) -> Job:
+        kept = {
+            name: value for name, value in words.items() if name not in (*AUDITS_OWN, "deploy", "data", "partition")
+        }
+        deployment = validate(Deployment, dict(words.get("deploy", {})), f"{path} [deploy]")
+        config = beside(parse(kept, str(path)), path)
+        config.refuse_code(str(path), "nothing helps: clients run installed code alone")
+        return Job(config, deployment, _public(config))
+
+    def offer(self, names: tuple[str, ...], recorded: bool, resumes: bool) -> Offer:
+        """To client 0; each gets its own number."""
+        draws = Roots.seeded(self.config.seed).child("clients").draws.key
+        shape, labels = self.deployment.shape, self.deployment.names
+        return Offer(words_of(self.config), shape, labels, names, 0, draws, self.public, recorded, resumes)
+
+
+def _public(config: Config) -> Tensor | None:
+    """The points that everybody knows, if the file names some."""
+    if config.public is None:
+        return None
+    from coterie.config import registry
+    from coterie.data.catalogue import find
+    from coterie.rng import Rng
+
+    options = config.public.options
+    folder = options.pop("folder", None)
+    source = registry.build(find(config.public.kind), options, f"public {config.public.kind!r}")
+    return source.load(folder, rng=Rng.seeded(config.seed)).x.flatten(1)  # type: ignore[no-any-return]
+
+
+@dataclass
+class Outcome:
+    """What a run came to, as far as the server knows."""
+
+    state: State
+    plan: Plan
+    traffic: Traffic
+    told: Measures = field(default_factory=dict)
+    sent: int = 0  # bytes to clients, as they were posted
+    received: int = 0
+    seconds: float = 0.0  # a round
+
+
+@dataclass
+class Direction:
+    """One run over some post: everything but where letters go."""
+
+    job: Job
+    cards: list[ClientCard]
+    keys: ServerKeys
+    nodes: Mapping[int, int]  # of the clients that are there
+    post: Post
+    folder: RunFolder
+    log: Journal
+    tape: Tape | None = None
+
+    def run(self, resumes: bool = False) -> Outcome:
+        letters = self._letters()
+        saved = self.folder.load() if resumes else None
+        offer = self.job.offer(tuple(card.name for card in self.cards), self.tape is not None, resumes)
+        accepted = self._offered(letters, offer)
+        plan = self._keyed(Plan.of(offer), accepted)
+        server = self._server(plan, accepted, saved)
+        traffic = Traffic() if saved is None else saved.traffic
+        transport = Deployed(letters, self.job.deployment.least)
+        state = plan.protocol.start(server) if saved is None else saved.state
+        rounds, started = [], time.monotonic()
+
+        def before_ask(ask: AnyAsk) -> None:
+            rounds.append(ask.round)
+            self.folder.save(Checkpoint(ask.state, {}, [], server.ledger.rows, server.metrics.rows, traffic))
+
+        with self.folder.held():
+            course = Course(plan.protocol, state, server, transport, self.tape, traffic, None, before_ask)
+            state = course.finish()
+            seconds = (time.monotonic() - started) / max(1, len(set(rounds)))
+            self.folder.save(Checkpoint(state, {}, [], server.ledger.rows, server.metrics.rows, traffic))
+            told = self._hand_out(plan, state, server, letters)
+            self.folder.finish(plan.protocol.result(state).values)
+        self.log("finished", rounds=len(set(rounds)), seconds_a_round=round(seconds, 3), sent=letters.sent)
+        return Outcome(state, plan, traffic, told, letters.sent, letters.received, seconds)
+
+    def _letters(self) -> Correspondence:
+        channels = {
+            number: Channel(shared(self.keys.letters, card.letters, b"letters"))
+            for number, card in enumerate(self.cards)
+        }
+        run = token_bytes(RUN)
+        self.log("run", run=run.hex()[:8], name=self.job.config.name, clients=sorted(self.nodes))
+        return Correspondence(self.post, run, channels, self.nodes, self.log, self.job.deployment.deadline)
+
+    def _offered(self, letters: Correspondence, offer: Offer) -> dict[int, Accepted]:
+        """Who takes part. One that refuses says why, and the run goes on with the others, if they are enough."""
+        said = letters.ask({number: replace(offer, number=number) for number in self.nodes})
+        for number, answer in said.items():
+            if not isinstance(answer, Accepted) or answer.size < 0:
+                why = answer.why if isinstance(answer, Refused) else "its answer is none"
+                self.log("declined", client=number, name=self.cards[number].name, why=why[:500])
+        accepted = {one: answer for one, answer in said.items() if isinstance(answer, Accepted) and answer.size >= 0}
+        least = self.job.deployment.least
+        if len(accepted) < least:
+            raise TooFewAnswers(
+                f"clients that take part={len(accepted)} of {len(self.cards)}, and least={least}: see the log"
+            )
+        return accepted
+
+    def _keyed(self, plan: Plan, accepted: Mapping[int, Accepted]) -> Plan:
+        """The server knows the clients' key by name, and that it is one."""
+        plan.require_real()
+        if plan.cipher is None:
+            return plan
+        names = {number: answer.key for number, answer in accepted.items()}
+        first = next(iter(names.values()))
+        others = [number for number, name in names.items() if name != first or type(name) is not type(plan.key_name)]
+        require(not others, "clients whose shared key differs", others, "must be none; hand all of them the same one")
+        return plan.with_key(KeyName(first))
+
+    def _server(self, plan: Plan, accepted: Mapping[int, Accepted], saved: Checkpoint | None) -> Server:
+        clients = range(len(self.cards))
+        sizes = torch.tensor([accepted[one].size if one in accepted else 0 for one in clients])
+        joins = torch.tensor([0 if one in accepted else NEVER for one in clients])
+        seed, roots = self.job.config.seed, Roots.from_entropy()
+        seeded = Roots.seeded(seed)
+        roots = seeded if self.job.deployment.seeded else Roots(seeded.draws, roots.secrets)
+        ledger, metrics = Ledger(), Metrics()
+        if saved is not None:
+            ledger.enter(saved.spent)
+            metrics.enter(saved.metrics)
+        population = Population(sizes, joins)
+        return Server(population, plan.defence.server, roots.child("server"), plan.model, ledger, metrics)
+
+    def _hand_out(
+        self, plan: Plan, state: State, server: Server, letters: Correspondence
+    ) -> dict[int, dict[str, float]]:
+        """Trainers' models go to everybody who takes part; a clustering has handed out its centres itself."""
+        if not plan.protocol.trains:
+            return {}
+        ids, round = server.clients.enrolled(0), int(getattr(state, "round", 0))
+        given = plan.defence.server.publish(plan.protocol.result(state).unsized, server.turn(round, RESULT))
+        down = Down(RESULT, round, ids, given, plan.protocol.sees(state, ids))
+        if self.tape is not None:
+            self.tape.record(down)
+        said = letters.ask({client: down.to_one(place) for place, client in enumerate(ids.tolist())})
+        return {client: dict(answer.measures) for client, answer in said.items() if isinstance(answer, Told)}
+
+
+# -- over Flower ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def directed(home: Path, job: Job, folder: RunFolder, log: Journal, tape: Tape | None = None) -> Iterator[Direction]:
+    """A run over the link that this server's folder describes, once its clients have come."""
+    from coterie.deploy.flower import Office
+
+    keys, cards = ServerKeys.read(home), roster(home / "clients")
+    require(len(cards) > 0, f"cards in {home / 'clients'}", 0, "must be one a client; put theirs there")
+    office = Office(keys.local_port, keys.secret)
+    try:
+        nodes = _present(office, cards, job.deployment)
+        office.start()
+        yield Direction(job, cards, keys, nodes, office, folder, log, tape)
+    finally:
+        office.close()
+
+
+def _present(office: Any, cards: list[ClientCard], deployment: Deployment) -> dict[int, int]:
+    """The nodes of the clients that are there, by number; all are waited for, and then some do."""
+    until = time.monotonic() + deployment.wait
+    while True:
+        try:
+            online = {one.public_key: one.node for one in office.nodes() if one.online}
+        except ConnectionError:
+            if time.monotonic() >= until:
+                raise
+            online = {}
+        nodes = {number: online[card.node] for number, card in enumerate(cards) if card.node in online}
+        if len(nodes) == len(cards):
+            return nodes
+        if time.monotonic() >= until:
+            break
+        time.sleep(0.2)
+    if len(nodes) < deployment.least:
+        raise TooFewAnswers(
+            f"clients at the link={len(nodes)} of {len(cards)}, and least={deployment.least}; "
+            "start them with `coterie deploy client`"
+        )
+    return nodes
+
+
+def record_of(job: Job) -> dict[str, Any]:
+    """What it takes to run it again, as a run's folder keeps it."""
+    deployment = json.loads(job.deployment.model_dump_json())
+    return {"config": job.config.model_dump(mode="json"), "deploy": deployment}
