@@ -1,13 +1,16 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: audit test browser-test check bench clean
+.PHONY: audit test deploy-test browser-test check bench clean
 
 audit: .venv/installed  ## the main job on embedded data
 	$(BIN)/coterie audit
 
 test: .venv/installed  ## all tests
 	$(BIN)/pytest -n 2
+
+deploy-test: .venv/installed  ## real processes on loopback: a link, clients that are killed, strangers
+	$(BIN)/pytest tests/deploy
 
 browser-test: .venv/installed  ## the report in a real browser: Debian's chromium, installed if it is not there
 	command -v chromium && command -v chromedriver || (apt-get update && apt-get install -y chromium chromium-driver)

@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +97,11 @@ class Place:
     def start_client(self, number: int) -> None:
         self.start(self.name(number), "client", f"{self.name(number)}/client.toml")
 
+    def start_all(self) -> None:
+        self.start_server()
+        for number in range(self.clients):
+            self.start_client(number)
+
     def start_run(self, *arguments: str) -> Process:
         return self.start("run", "run", "--home", "server", "--runs", "runs", *arguments)
 
@@ -132,6 +139,8 @@ def _command(root: Path, who: str, arguments: list[str]) -> None:
     log = os.open(root / f"{who}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    warnings.resetwarnings()  # a process of its own is under no test's rules
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     main(arguments)

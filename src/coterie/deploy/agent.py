@@ -11,7 +11,7 @@ from coterie.deploy.journal import Journal
 from coterie.deploy.participant import Participant
 from coterie.deploy.policy import ClientFile
 
-BUSY, IDLE = 0.1, 2.0  # seconds between two looks for messages: in a run, and long after one
+SOON, BUSY, IDLE = 0.05, 0.4, 2.0  # seconds between two looks for messages: after one, in a run, and long after it
 QUIET = 20.0  # seconds without a message after which a client looks less often
 AGAIN = (0.5, 10.0)  # seconds before it tries to reach the link again: at first, and at most
 
@@ -47,13 +47,14 @@ def serve(path: Path, log: Journal, stopped: Callable[[], bool] = lambda: False)
 
 
 def _answer_all(fleet: Fleet, participant: Participant, log: Journal, stopped: Callable[[], bool]) -> None:
-    last = time.monotonic()
+    last, wait = time.monotonic(), SOON
     while not stopped():
         parcel = fleet.pull()
         if parcel is None:
-            time.sleep(BUSY if time.monotonic() - last < QUIET else IDLE)
+            time.sleep(wait)
+            wait = min(1.5 * wait, BUSY if time.monotonic() - last < QUIET else IDLE)
             continue
         answer = participant.answer(parcel.body)
-        last = time.monotonic()
+        last, wait = time.monotonic(), SOON
         if answer is not None:
             parcel.reply(answer)

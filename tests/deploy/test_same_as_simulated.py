@@ -1,0 +1,118 @@
+"""Simulator and Flower: one expected output, asserted against both. No noise, the same seed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.deploy.places import Place
+
+import coterie
+from coterie.data.federation import Examples, Federation, VerticalFederation
+from coterie.data.sources.embedded import Digits
+from coterie.deploy.plan import Plan
+from coterie.deploy.running import Job
+from coterie.flow.ring import Ring
+from coterie.flow.turn import Roots
+from coterie.learn.params import Params
+
+DEPLOY = """
+[deploy]
+shape = [64]
+classes = 10
+deadline = 60
+least = 4
+"""
+NETWORK = """
+[model]
+kind = "dense"
+sizes = [64, 10]
+[trainer.local]
+steps = 3
+batch_size = 10
+lr = 0.1
+"""
+RUNS = {
+    "fedavg": '[trainer]\nkind = "fedavg"\nrounds = 2\n' + NETWORK,
+    "ifca": '[trainer]\nkind = "ifca"\nclusters = 2\nrounds = 2\ncandidates = 4\n' + NETWORK,
+    "sattler": '[trainer]\nkind = "sattler"\nrounds = 3\nseparation = 1.0\n' + NETWORK,
+    "fedem": '[trainer]\nkind = "fedem"\ncomponents = 2\nrounds = 2\n' + NETWORK,
+    "exact mingling": '[trainer]\nkind = "ifca"\nclusters = 2\nrounds = 2\ncandidates = 0\n'
+    + NETWORK
+    + '[defence]\nkind = "mingling"\nsigned = true\nsmallest = 1\n',
+    "feddp_kmeans": '[trainer]\nkind = "feddp_kmeans"\nclusters = 3\nsteps = 2\n',
+}
+
+
+@pytest.fixture(scope="module")
+def rows() -> Federation:
+    """Two kinds of clients: half of them see other labels."""
+    digits = Digits().load()
+    flat = Examples(digits.x.flatten(1)[:600], digits.y[:600], 10, "digits")
+    return coterie.LabelSets(clients=4, sets=2).split(flat, coterie.Rng.seeded(0))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, rows: Federation) -> Iterator[Place]:
+    found = Place.make(tmp_path_factory.mktemp("rows"), rows)
+    try:
+        found.start_all()
+        yield found
+    finally:
+        found.close()
+
+
+def words(name: str) -> str:
+    return f'name = "{name.replace(" ", "_")}"\nseed = 3\n' + RUNS[name] + DEPLOY
+
+
+def simulated(text: str, data: Federation | VerticalFederation) -> Params:
+    """What the ring gives for the same file."""
+    job = Job.of(tomllib.loads(text), Path("run.toml"))
+    plan = Plan.of(job.offer(tuple(f"client{number}" for number in range(data.clients)), False, False))
+    with Ring(plan.protocol, data, plan.model, plan.defence, Roots.seeded(job.config.seed)) as ring:
+        return ring.models(ring.run())
+
+
+def given(place: Place, number: int) -> Mapping[str, np.ndarray]:
+    """What a client has in the end, in its own folder."""
+    with np.load(place.home(number) / "home" / "models.npz") as held:
+        return {name: held[name] for name in held.files}
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_clients_on_flower_get_what_the_simulator_says(name: str, place: Place, rows: Federation) -> None:
+    expected = simulated(words(name), rows)
+    place.run(words(name))
+    for number in range(rows.clients):
+        found = given(place, number)
+        assert expected.keys() <= found.keys()
+        for leaf, value in expected.items():
+            own = torch.from_numpy(found[leaf])
+            assert own.shape == value.shape
+            seen = own.flatten(1).ne(0).any(1) if name == "sattler" else torch.ones(len(own), dtype=torch.bool)
+            assert seen.any()
+            torch.testing.assert_close(own[seen], value[seen], rtol=1e-4, atol=1e-5)
+
+
+def test_parties_with_columns_on_flower_get_what_the_simulator_says(tmp_path: Path) -> None:
+    digits = Digits().load()
+    examples = Examples(digits.x.flatten(1)[:150], digits.y[:150], 10, "digits")
+    data = VerticalFederation(examples, tuple(torch.arange(64).split(24)))
+    text = 'name = "columns"\nseed = 3\n[trainer]\nkind = "vertical_kmeans"\nclusters = 3\n' + DEPLOY.replace(
+        "4", "3", 1
+    )
+    text = text.replace("least = 4", "least = 3")
+    expected = simulated(text, data)
+    place = Place.make(tmp_path, data)
+    try:
+        place.start_all()
+        place.run(text)
+        for number in range(data.clients):
+            assert given(place, number)["labels"].tolist() == expected["labels"].tolist()
+    finally:
+        place.close()
