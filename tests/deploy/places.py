@@ -60,7 +60,7 @@ class Place:
             write_private(home / "keys" / GROUP, secret)
             shutil.copy(home / "keys" / CARD, root / "cards" / f"{place.name(number)}.json")
             shutil.copy(home / "keys" / CARD, root / "server" / "clients" / f"{place.name(number)}.json")
-            np.savez(home / "own.npz", **rows_of(data, number))
+            np.savez(home / "own.npz", allow_pickle=False, **rows_of(data, number))
             place.write_policy(number, policy or {})
         return place
 

@@ -11,14 +11,15 @@ import pytest
 import torch
 from tests.deploy.places import Place
 
-import coterie
 from coterie.data.federation import Examples, Federation, VerticalFederation
+from coterie.data.partition import LabelSets
 from coterie.data.sources.embedded import Digits
 from coterie.deploy.plan import Plan
 from coterie.deploy.running import Job
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.learn.params import Params
+from coterie.rng import Rng
 
 DEPLOY = """
 [deploy]
@@ -53,7 +54,7 @@ def rows() -> Federation:
     """Two kinds of clients: half of them see other labels."""
     digits = Digits().load()
     flat = Examples(digits.x.flatten(1)[:600], digits.y[:600], 10, "digits")
-    return coterie.LabelSets(clients=4, sets=2).split(flat, coterie.Rng.seeded(0))
+    return LabelSets(clients=4, sets=2).split(flat, Rng.seeded(0))
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from coterie.deploy.keys import GROUP, ClientKeys, ServerCard, read_private, ros
 from coterie.deploy.plan import Accepted, Offer, Plan, Refused, Told
 from coterie.deploy.policy import ClientFile, forecast
 from coterie.errors import BudgetSpent, CoterieError, InvalidInput, NotPermitted, require
+from coterie.files import replacing, write_atomically
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
 from coterie.flow.turn import Roots, Turn
@@ -35,7 +36,6 @@ from coterie.measure.utility import ACCURACY, accuracy
 from coterie.privacy.guarantee import Guarantee, RunFacts
 from coterie.privacy.ledger import EVERYBODY, Ledger, Row
 from coterie.rng import Rng, Secrets
-from coterie.run.folder import replacing, write_atomically
 from coterie.seal.ckks import Ckks, CkksKey
 from coterie.seal.veil import GroupKey
 from coterie.wire.codec import decode, encode, register
@@ -312,7 +312,7 @@ class Participant:
         return found  # type: ignore[no-any-return]
 
     def _write_kept(self, kept: Kept) -> None:
-        write_atomically(self.file.home / SESSION, encode(kept))
+        write_atomically(self.file.home / SESSION, encode(kept), private=True)
 
     def _seen(self) -> set[bytes]:
         path = self.file.home / SEEN
