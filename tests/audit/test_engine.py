@@ -24,8 +24,9 @@ from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
 from coterie.flow.protocol import Protocol
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import AuditResult, Check, Defended, FrontierPoint, LeftOut, Limit
+from coterie.measure.findings import AuditResult, Check, Defended, Finding, FrontierPoint, LeftOut, Limit
 from coterie.measure.intervals import Interval, Sample, proportion
+from coterie.measure.members import rate_name
 from coterie.measure.verdicts import Verdict
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.protocols.clusterings.kfed import KFed
@@ -93,7 +94,7 @@ def test_one_seed_in_which_all_is_told_is_a_leak(tmp_path: Path, monkeypatch: py
     only(OneRun(), monkeypatch)
     result = run(tmp_path, audit={"seeds": 1})
     assert result.findings[0].interval == proportion(20, 20)
-    assert result.headline == "Undefended, this federation leaks to 1 kind of attack (toy)."
+    assert result.headline == "As configured, without a defence, this federation leaks to 1 kind of attack (toy)."
 
 
 def test_the_gate_judges_the_configured_defence(tmp_path: Path) -> None:
@@ -141,6 +142,34 @@ def test_a_score_of_which_nobody_knows_how_sure_it_is_breaks_its_limit() -> None
         assert check.reason.startswith("undecided: ")
 
 
+def test_a_claim_that_measurement_violates_meets_no_limit(tmp_path: Path) -> None:
+    (tried,) = [one for one in _tried(tmp_path) if one.choice == noise(4.0)]
+    limit = [Limit("max_epsilon", 3)]
+    (met,) = gate.checks(limit, [tried], [tried.defended])
+    assert met.passed
+    promise = tried.defended.promise
+    assert promise is not None
+    broken = replace(promise, outcome=Outcome.VIOLATED, lower_bound=2.9, evidence=["claimed 2.5, but 2.9"])
+    evidence = [replace(one, promise=broken) for one in tried.evidence]
+    (check,) = gate.checks(limit, [replace(tried, evidence=evidence)], [tried.defended])  # a stress test's run, say
+    assert not check.passed
+    assert "violated by measurement: claimed 2.5, but 2.9" in check.reason
+
+
+def test_rates_that_were_not_scored_break_no_limit_on_areas(tmp_path: Path) -> None:
+    (tried,) = [one for one in _tried(tmp_path) if one.choice == noise(4.0)]
+    rate = Finding.unscored("guess", rate_name(0.001), 0.001, "")
+    more = replace(tried, evidence=[replace(one, findings=[*one.findings, rate]) for one in tried.evidence])
+    (check,) = gate.checks([Limit("max_toy_auc", 0.7)], [more], [more.defended])
+    assert check.passed
+
+
+def _tried(folder: Path) -> list[Tried]:
+    asked = subject()
+    plan = work.Plan.of(asked, [(FAMILY, noise(4.0))], [work.NONE])
+    return list(work.run(plan, asked, folder, processes=1).tried)
+
+
 def test_an_unknown_limit_suggests_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"limit 'max_toy_acu' is unknown; did you mean 'max_toy_auc'"):
         run(tmp_path, limits={"max_toy_acu": 0.6})
@@ -156,7 +185,7 @@ def test_the_result_is_strict_json(tmp_path: Path) -> None:
     text = run(tmp_path, limits={"max_epsilon": 3.0}).to_json()
     values = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     assert values["findings"][0]["decision"]["verdict"] == "leaks"
-    assert values["headline"].startswith("Undefended, this federation leaks")
+    assert values["headline"].startswith("As configured, without a defence, this federation leaks")
     assert values["checks"][0]["measured"]["estimate"] == "inf"
 
 
@@ -333,7 +362,8 @@ def test_the_headline_counts_in_words(count: int, words: str) -> None:
 def test_a_control_that_finds_something_is_in_the_headline(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert "control" not in result.headline
-    fooled = [replace(one, interval=Interval(0.8, 0.7, 0.9)) if one.control else one for one in result.findings]
+    runs, interval = (Sample.share(80, 100),), proportion(80, 100)
+    fooled = [replace(one, interval=interval, runs=runs) if one.control else one for one in result.findings]
     headline = replace(result, findings=fooled).headline
     assert "A control finds what is not there (toy): those scores prove nothing." in headline
 

@@ -24,7 +24,7 @@ from coterie.flow.protocol import AnyProtocol
 from coterie.learn.models.model import Model
 
 FEW = 4  # examples that a user's own model is tried on
-FORMAT = 2  # of what a job keeps: results in another are not taken
+FORMAT = 3  # of what a job keeps: results in another are not taken
 
 
 class Property(BaseModel):

@@ -57,6 +57,7 @@ def audit(
             **versions(),
         },
         recorded=subject.recorded is not None,
+        launched=label(subject.defence),
     )
 
 

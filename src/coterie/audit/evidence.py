@@ -27,6 +27,8 @@ class Evidence:
     pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # "private" and "rebuilt": PNG files in base64
     suspected: Sequence[Suspected] = ()
     spent: float | None = None  # epsilon, by the run's own ledger; None: nothing was entered
+    by_client: Sequence[float] = ()  # the utility, of each client
+    without: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by baseline, what each client would have
 
     @staticmethod
     def of_recording(

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from coterie.audit.family import Family
 from coterie.audit.tried import Tried
 from coterie.measure import utility
-from coterie.measure.findings import Check, Defended, Limit, counted
+from coterie.measure.claims import Outcome, Promise
+from coterie.measure.findings import Check, Defended, Finding, Limit, counted
 from coterie.measure.intervals import Interval
+from coterie.measure.members import RATE_NAMES
 from coterie.measure.verdicts import FAR, further_share
 
 EPSILON, ACCURACY, COST = "max_epsilon", "min_accuracy", "max_cost"
@@ -47,7 +49,26 @@ def checks(limits: Sequence[Limit], launched: Sequence[Tried], served: Sequence[
     """Leakage against all families under what is to be launched; accuracy and epsilon against what it served."""
     seeds = launched[0].seeds if launched else 1
     tested = {leakage_limit(one.family) for one in launched if one.stress}
-    return [_check(limit, _measured(limit, launched, served), seeds, limit.name in tested) for limit in limits]
+    broken = _contradicted([*served, *(one.defended for one in launched)])
+    return [
+        _violated(limit, broken)
+        if limit.name == EPSILON and broken is not None
+        else _check(limit, _measured(limit, launched, served), seeds, limit.name in tested)
+        for limit in limits
+    ]
+
+
+def _contradicted(rows: Sequence[Defended]) -> Promise | None:
+    """The claim of what is launched that measurement contradicts most, whichever run it was measured in."""
+    promises = [one.promise for one in rows if one.promise and one.promise.outcome is Outcome.VIOLATED]
+    return max(promises, key=lambda one: one.lower_bound or 0.0, default=None)
+
+
+def _violated(limit: Limit, promise: Promise) -> Check:
+    """Whatever is claimed: a proof whose implementation was refuted proves nothing."""
+    at_least = promise.lower_bound or 0.0
+    said = f"the claim of {promise.guarantee.epsilon:.4g} is violated by measurement: {'; '.join(promise.evidence)}"
+    return Check(limit, Interval(math.inf, at_least, math.inf), False, said)
 
 
 def _check(limit: Limit, found: Sequence[Interval], seeds: int, stress: bool) -> Check:
@@ -85,7 +106,12 @@ def _measured(limit: Limit, launched: Sequence[Tried], served: Sequence[Defended
     if limit.name in SERVED:
         return [one.utility for one in served if one.utility_measure == SERVED[limit.name]]
     here = [one for one in launched if leakage_limit(one.family, one.stress) == limit.name]
-    return [finding.interval for one in here for finding in one.findings if not finding.control]
+    return [finding.interval for one in here for finding in limited(one)]
+
+
+def limited(tried: Tried) -> list[Finding]:
+    """What a family's limit is on: its attacks, but for rates at few false alarms, which have a scale of their own."""
+    return [one for one in tried.findings if not one.control and one.measure not in RATE_NAMES]
 
 
 def _epsilon(served: Defended) -> float:

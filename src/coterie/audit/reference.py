@@ -18,10 +18,11 @@ from coterie.audit.evidence import Evidence
 from coterie.audit.numerics import beside_numerics, numerics_of
 from coterie.config.built import Case
 from coterie.config.schema import Choice
+from coterie.measure.baselines import without_federation
 from coterie.measure.claims import judge_guarantee
 from coterie.measure.cost import peak_memory
 from coterie.measure.epsilon import EpsilonBound
-from coterie.measure.findings import Chart, Finding
+from coterie.measure.findings import UNDEFENDED, Chart, Finding
 from coterie.measure.numerics.audit import NumericsAudit
 from coterie.measure.utility import utility_in
 from coterie.measure.witness import Witness
@@ -63,6 +64,15 @@ class ReferenceRun:
     def numerics(self) -> NumericsAudit | None:
         return numerics_of(self.case.promise, self.case.defence, self.rng)
 
+    @cached_property
+    def without(self) -> dict[str, list[float]]:
+        """By baseline, what each client would have without the federation: of the undefended run, for all."""
+        if self.choice.kind != UNDEFENDED:
+            return {}
+        case = self.case
+        found = without_federation(case.protocol, case.federation, case.model, case.seed)
+        return {name: values.tolist() for name, values in found.items()}
+
     def evidence(
         self,
         findings: Sequence[Finding] = (),
@@ -88,6 +98,8 @@ class ReferenceRun:
             charts=charts,
             pictures=pictures or {},
             spent=self.case.spent(self.done.ledger),
+            by_client=scores.values.tolist(),
+            without=self.without,
         )
 
 

@@ -102,9 +102,10 @@ def run(
             warned[str(one)] = told[0] + (f" (and {len(told) - 1} more of the kind)" if len(told) > 1 else "")
         return [evidence_from(row) for row in rows]
 
+    undefended = shown(AS_CONFIGURED, NONE) if NONE in plan.references else []
     for choice in plan.references:
-        if found := shown(AS_CONFIGURED, choice):
-            served[choice] = defended(AS_CONFIGURED, label(choice), found)
+        if found := undefended if choice == NONE else shown(AS_CONFIGURED, choice):
+            served[choice] = defended(AS_CONFIGURED, label(choice), found, undefended)
     for family, choice in plan.tries:
         if family.name in [one.family for one in left_out if not one.defence]:
             continue  # nothing to compare a defence with

@@ -6,14 +6,15 @@ A *constant answer* is the commonest label of a client's own training rows; for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, VerticalFederation
 from coterie.flow.cohort import Cohort, evaluation_block, segment_mean
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Roots, Turn
@@ -21,7 +22,7 @@ from coterie.learn.models.model import Model
 from coterie.learn.params import Params, map_leaves, pick
 from coterie.learn.sgd import Local
 from coterie.measure.intervals import Sample
-from coterie.measure.utility import HIGHER_IS_BETTER, Scores
+from coterie.measure.utility import HIGHER_IS_BETTER
 from coterie.protocols.base import Trainer
 from coterie.rng import Rng
 
@@ -30,27 +31,35 @@ AT_ONCE = 1 << 26  # bytes of models that are trained side by side
 
 
 def without_federation(
-    protocol: object, federation: Federation, model: Model | None, seed: int, alone: bool
+    protocol: object, federation: Federation | VerticalFederation, model: Model | None, seed: int
 ) -> dict[str, Tensor]:
-    """By name, what each client would score, (clients,); NaN for one without test rows. ``alone`` takes training."""
+    """By name, what each client would score, (clients,); NaN for one without test rows."""
+    if isinstance(federation, VerticalFederation):
+        return {}  # nobody has a whole record without the others
     if model is None:
         return {ONE_CENTRE: one_centre(federation)}
     found = {CONSTANT: constant(federation)}
-    if alone and isinstance(protocol, Trainer):
+    if isinstance(protocol, Trainer):
         found[ALONE] = trained_alone(model, federation, protocol, Rng.seeded(seed).child("alone"))
     return found
 
 
-def gains(scores: Scores, without: Mapping[str, Tensor]) -> dict[str, Sample]:
+def level(measure: str, without: Sequence[float]) -> Sample:
+    """What clients would have on average; NaN where none has anything to be served on."""
+    known = [value for value in without if not math.isnan(value)]
+    return Sample.average(known or [math.nan], 0.0, _most(measure))
+
+
+def gain(measure: str, served: Sequence[float], without: Sequence[float]) -> Sample:
     """How much better each client is served than without the federation, client by client; positive is better."""
-    sign, most = (1.0, 1.0) if HIGHER_IS_BETTER[scores.measure] else (-1.0, float("inf"))
-    found = {}
-    for name, values in without.items():
-        better = sign * (scores.values - values)
-        known = better[~better.isnan()]
-        if len(known):
-            found[name] = Sample.average(known.tolist(), -most, most)
-    return found
+    sign = 1.0 if HIGHER_IS_BETTER[measure] else -1.0
+    pairs = zip(served, without, strict=True)
+    better = [sign * (here - there) for here, there in pairs if not math.isnan(here - there)]
+    return Sample.average(better or [math.nan], -_most(measure), _most(measure))
+
+
+def _most(measure: str) -> float:
+    return 1.0 if HIGHER_IS_BETTER[measure] else math.inf
 
 
 def constant(federation: Federation) -> Tensor:

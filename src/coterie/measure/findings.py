@@ -16,12 +16,12 @@ from typing import ClassVar
 import numpy as np
 
 from coterie.errors import require
-from coterie.measure.claims import Outcome, Promise
+from coterie.measure.claims import Promise
 from coterie.measure.intervals import Interval, Sample, pooled
 from coterie.measure.operating import OperatingPoint
 from coterie.measure.plain import to_plain
 from coterie.measure.roc import Curve
-from coterie.measure.verdicts import SIZE, Decision, Verdict, decide
+from coterie.measure.verdicts import Decision, Verdict, decide, detectable
 
 UNDEFENDED = "none"  # what the defence is called where there is none
 
@@ -34,7 +34,7 @@ class Finding:
     knows them.
     """
 
-    DERIVED: ClassVar[tuple[str, ...]] = ("decision", "sentence")
+    DERIVED: ClassVar[tuple[str, ...]] = ("decision", "detectable", "sentence")
 
     attack: str
     measure: str  # "AUC", "accuracy", "cosine"
@@ -52,6 +52,7 @@ class Finding:
     by_round: Sequence[tuple[int, float]] = ()  # what it scored by this round
     operating: OperatingPoint | None = None
     stress: bool = False  # of another federation than the configured one
+    floor: float = math.nan  # what its control may score, where the control finds something; NaN: it does not
 
     @staticmethod
     def of(attack: str, measure: str, run: Sample, chance: float, unit: str, knew: str) -> Finding:
@@ -85,7 +86,19 @@ class Finding:
 
     @property
     def decision(self) -> Decision:
-        return decide(self.interval, self.chance, self.perfect, self.units, self.seeds)
+        return decide(self.interval, self.chance, self.perfect, self.units, self.seeds, self.floor)
+
+    @property
+    def detectable(self) -> float:
+        """The power: the least leak, as a share of a complete one, that so many units show in four of five tries."""
+        room = self.perfect - self.chance
+        return detectable(self.interval) / room if room > 0 and self.interval.is_known else math.nan
+
+    def among(self, count: int) -> Finding:
+        """The same as one of so many attacks, with an interval that holds for all of them together (Bonferroni)."""
+        if count < 2 or not self.interval.is_known or not self.runs:
+            return self
+        return replace(self, interval=pooled(self.runs, 1 - (1 - self.interval.confidence) / count))
 
     @property
     def verdict(self) -> Verdict:
@@ -103,8 +116,7 @@ class Finding:
             found = " It finds what is not there." if self.verdict is Verdict.LEAKS else ""
             return f"Control, in which there is nothing to find: {what}.{found}"
         said = "it leaks" if self.verdict is Verdict.LEAKS else self.decision.in_words(self.unit)
-        turned = " It errs more often than a guess does: turned round, it may tell."
-        return f"{_capital(what)}: {said}." + (turned if self.interval.high < self.chance else "")
+        return f"{_capital(what)}: {said}."
 
     def __str__(self) -> str:
         return self.sentence + (f" {_capital(str(self.operating))}." if self.operating else "")
@@ -137,9 +149,17 @@ def strongest(findings: Sequence[Finding]) -> Finding | None:
     return max(real, key=lambda one: one.leakage, default=None)
 
 
+def telling(findings: Sequence[Finding]) -> Finding:
+    """The finding that a family is judged by: one that leaks before one that is undecided, and then the strongest."""
+    order = (Verdict.NOT_SCORED, Verdict.BOUNDED, Verdict.UNDECIDED, Verdict.LEAKS)
+    return max(findings, key=lambda one: (order.index(one.verdict), one.leakage))
+
+
 @dataclass(frozen=True)
 class Defended:
     """What one defence costs in one family, and what it promises."""
+
+    DERIVED: ClassVar[tuple[str, ...]] = ("unbeaten", "learnt_nothing")
 
     family: str
     defence: str
@@ -150,6 +170,18 @@ class Defended:
     memory_bytes: float  # peak
     promise: Promise | None = None
     spent: float | None = None  # epsilon, by the run's own ledger; None: nothing was entered
+    baselines: Mapping[str, Interval] = field(default_factory=dict)  # what clients would have without the federation
+    gains: Mapping[str, Interval] = field(default_factory=dict)  # over each of them, client by client
+
+    @property
+    def unbeaten(self) -> list[str]:
+        """The baselines that it is not known to be better than."""
+        return [name for name, gain in self.gains.items() if not math.isnan(gain.estimate) and not gain.low > 0]
+
+    @property
+    def learnt_nothing(self) -> bool:
+        """What a defence costs such a federation is no price: there is nothing to lose."""
+        return bool(self.unbeaten)
 
 
 @dataclass(frozen=True)
@@ -301,6 +333,7 @@ class AuditResult:
     warned: Mapping[str, str] = field(default_factory=dict)  # what was warned of on the way, by what it concerns
     reproduce: Mapping[str, str] = field(default_factory=dict)  # command, seed, versions, duration, created
     recorded: bool = False  # attacked as it was written down, not trained here
+    launched: str = UNDEFENDED  # the defence that is configured
 
     @property
     def passed(self) -> bool:
@@ -309,77 +342,18 @@ class AuditResult:
     @property
     def headline(self) -> str:
         """The verdict in a few sentences."""
-        parts = self._verdicts()
-        fooled = [one.family for one in self.findings if one.control and one.verdict is Verdict.LEAKS]
-        if fooled:
-            parts.append(
-                f"A control finds what is not there ({', '.join(dict.fromkeys(fooled))}): those scores prove nothing."
-            )
-        violated = [row for row in self.defended if row.promise and row.promise.outcome is Outcome.VIOLATED]
-        if violated:
-            verb = "is" if len(violated) == 1 else "are"
-            parts.append(f"{counted(len(violated), 'claim')} of privacy {verb} violated by measurement.")
-        failed = sum(not check.passed for check in self.checks)
-        if failed:
-            verb = "is" if failed == 1 else "are"
-            parts.append(f"{failed} of {counted(len(self.checks), 'limit')} {verb} broken.")
-        elif self.checks:
-            parts.append("All limits are met.")
-        return " ".join([*parts, *self._omissions()])
+        from coterie.measure.headline import headline_of  # which reads what this module defines
 
-    def _omissions(self) -> list[str]:
-        """What was asked for and has no place here: counted, so that silence is not taken for safety."""
-        places: dict[str, list[str]] = {}
-        for one in self.left_out:
-            if one.defence:
-                places.setdefault(one.defence, []).append(one.family)
-        count = sum(len(families) for families in places.values())
-        said = "; ".join(f"{defence} in {', '.join(families)}" for defence, families in places.items())
-        return [f"{counted(count, 'combination')} {'was' if count == 1 else 'were'} left out: {said}."] if count else []
-
-    def _verdicts(self) -> list[str]:
-        """A sentence for each verdict that some family has; its strongest word counts."""
-        where = "As recorded" if self.recorded else "Undefended"
-        looked = [one for one in self.findings if not one.control and (self.recorded or one.defence == UNDEFENDED)]
-        if not looked:
-            return ["No attack was run."]
-        families: dict[Verdict, dict[str, Finding]] = {verdict: {} for verdict in Verdict}
-        for family in dict.fromkeys(one.family for one in looked):
-            finding = telling([one for one in looked if one.family == family])
-            families[finding.verdict][family] = finding
-        if len(families[Verdict.NOT_SCORED]) == sum(len(found) for found in families.values()):
-            return ["There was no truth to score by: what the attacks suspect is reported, not how right they are."]
-        parts = []
-        if leaking := families[Verdict.LEAKS]:
-            parts.append(f"{where}, this federation leaks to {_kinds(leaking)} ({', '.join(leaking)}).")
-        if undecided := families[Verdict.UNDECIDED]:
-            remedies = [f"{family}: {one.decision.remedy(one.unit)}" for family, one in undecided.items()]
-            parts.append(f"{where}, it is undecided whether it leaks to {_kinds(undecided)} ({'; '.join(remedies)}).")
-        if bounded := families[Verdict.BOUNDED]:
-            learn = f"{_kinds(bounded)} learn{'s' if len(bounded) == 1 else ''}"
-            parts.append(f"{where}, {learn} less than {SIZE:.0%} of a complete leak ({', '.join(bounded)}).")
-        if silent := families[Verdict.NOT_SCORED]:
-            parts.append(f"There was no truth to score {_kinds(silent)} by ({', '.join(silent)}).")
-        return parts
+        return headline_of(self)
 
     def to_json(self) -> str:
         """Strict JSON: NaN and infinity become null and a string."""
         return json.dumps(to_plain(self), indent=2)
 
 
-def telling(findings: Sequence[Finding]) -> Finding:
-    """The finding that a family is judged by: one that leaks before one that is undecided, and then the strongest."""
-    order = (Verdict.NOT_SCORED, Verdict.BOUNDED, Verdict.UNDECIDED, Verdict.LEAKS)
-    return max(findings, key=lambda one: (order.index(one.verdict), one.leakage))
-
-
 def counted(number: int, thing: str) -> str:
     """ "1 claim", "2 claims"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def _kinds(families: Mapping[str, Finding]) -> str:
-    return f"{counted(len(families), 'kind')} of attack"
 
 
 def _short(interval: Interval) -> str:

@@ -25,6 +25,9 @@ def rate_name(rate: float) -> str:
     return f"TPR at {rate:.1%} FPR".replace(".0%", "%")
 
 
+RATE_NAMES = frozenset(rate_name(rate) for rate in RATES)
+
+
 def findings(guess: Suspicions, truth: YesNo, attack: str, knew: str) -> list[Finding]:
     """The area under the curve, over pairs from one stratum, and the true positive rates at ``RATES`` over all.
 

@@ -11,7 +11,7 @@ from enum import Enum
 
 from scipy.stats import norm
 
-from coterie.measure.intervals import CONFIDENCE, Interval
+from coterie.measure.intervals import Interval
 
 SIZE = 0.1
 """The stated size: a leak is bounded where the whole interval lies under this share of the way to a complete leak."""
@@ -37,6 +37,8 @@ class Decision:
     size: float = math.nan  # bounded: the leak is below this share of a complete one
     more_units: float = math.nan  # undecided: about so many would decide; infinity: out of reach
     more_seeds: float = math.nan
+    fooled: bool = False  # undecided: it is above chance, and so is its control
+    turned: bool = False  # undecided: it answers yes or no, and is wrong more often than a guess
 
     def in_words(self, unit: str) -> str:
         """``unit`` in the plural, such as "clients"."""
@@ -48,6 +50,10 @@ class Decision:
 
     def remedy(self, unit: str) -> str:
         """What would decide, of what is undecided."""
+        if self.fooled:
+            return "its control finds as much where there is nothing to find"
+        if self.turned:
+            return "it errs more often than a guess does, and turned round it may tell"
         if math.isnan(self.more_units):
             return "one run does not say how sure its score is, and more seeds would"
         if math.isinf(self.more_units):
@@ -56,17 +62,29 @@ class Decision:
         return f"about {seeds} ({self.more_units:,.0f} {unit}) would decide"
 
 
-def decide(interval: Interval, chance: float, perfect: float, units: int, seeds: int) -> Decision:
-    """*Leaks* if the interval lies above chance, *bounded* if it lies under the stated size, else *undecided*."""
+def decide(
+    interval: Interval, chance: float, perfect: float, units: int, seeds: int, floor: float = math.nan
+) -> Decision:
+    """*Leaks* if the interval lies above chance, *bounded* if it lies under the stated size, else *undecided*.
+
+    Who answers yes or no can be turned round, so that such a score is bounded from below, too.
+    ``floor``: what the control may score, where it finds something; a leak must lie above that, too.
+    """
     if math.isnan(interval.estimate):
         return Decision(Verdict.NOT_SCORED)
     if not interval.is_known:
         return Decision(Verdict.UNDECIDED)
     if interval.low > chance:
-        return Decision(Verdict.LEAKS)
+        fooled = interval.low <= floor  # never of NaN
+        return Decision(Verdict.UNDECIDED, fooled=True) if fooled else Decision(Verdict.LEAKS)
     bound = chance + SIZE * (perfect - chance)
     if interval.high <= bound:
-        return Decision(Verdict.BOUNDED, SIZE)
+        yes_or_no = (chance, perfect) == (0.5, 1.0)
+        if not yes_or_no or 1 - interval.low <= bound:
+            return Decision(Verdict.BOUNDED, SIZE)
+        if interval.high < chance:
+            return Decision(Verdict.UNDECIDED, turned=True)
+        interval = Interval(1 - interval.estimate, 1 - interval.high, 1 - interval.low, interval.confidence)
     further = further_share(interval, chance, bound)
     if further > FAR:
         return Decision(Verdict.UNDECIDED, more_units=math.inf, more_seeds=math.inf)
@@ -86,6 +104,12 @@ def further_share(interval: Interval, low: float, high: float) -> float:
         ways.append((interval.estimate - interval.low) / (interval.estimate - low))
     if interval.estimate < high:
         ways.append((interval.high - interval.estimate) / (high - interval.estimate))
-    z, power = float(norm.ppf((1 + CONFIDENCE) / 2)), float(norm.ppf(POWER))
+    z, power = float(norm.ppf((1 + interval.confidence) / 2)), float(norm.ppf(POWER))
     needed = (min(ways, default=math.inf) * (z + power) / z) ** 2
     return max(needed - 1, 0.0)
+
+
+def detectable(interval: Interval) -> float:
+    """How far from chance a score must lie for an interval as wide as this one to be above it with ``POWER``."""
+    z = float(norm.ppf((1 + interval.confidence) / 2))
+    return (interval.high - interval.low) / 2 * (z + float(norm.ppf(POWER))) / z

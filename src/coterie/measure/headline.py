@@ -1,0 +1,141 @@
+"""The verdict in a few sentences: of the federation as it is launched, of what its defence buys, of stress tests apart.
+
+Whoever tries many attacks finds one above chance sooner or later. Here, where they are counted, each interval is as wide
+as so many together deserve; in the tables each stands for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coterie.measure.claims import Outcome
+from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, counted, telling
+from coterie.measure.verdicts import SIZE, Verdict
+
+
+def headline_of(result: AuditResult) -> str:
+    parts = [*_launched(result), *_gained(result), *_stressed(result), *_controls(result), *_claims(result)]
+    parts += _learnt(result)
+    failed = sum(not check.passed for check in result.checks)
+    if failed:
+        parts.append(f"{failed} of {counted(len(result.checks), 'limit')} {_is(failed)} broken.")
+    elif result.checks:
+        parts.append("All limits are met.")
+    return " ".join([*parts, *_omissions(result)])
+
+
+def as_launched(result: AuditResult) -> list[Finding]:
+    """What attacks on the configured federation found, under its defence; undefended where that has no place."""
+    real = [one for one in result.findings if not one.control and not one.stress]
+    if result.recorded:
+        return real
+    under = {one.family for one in real if one.defence == result.launched}
+    return [one for one in real if one.defence == (result.launched if one.family in under else UNDEFENDED)]
+
+
+def together(findings: Sequence[Finding]) -> dict[str, Finding]:
+    """By family, the finding that it is judged by, with an interval that holds for all of these attacks at once."""
+    scored = sum(one.verdict is not Verdict.NOT_SCORED for one in findings)
+    wide = [one.among(scored) for one in findings]
+    return {name: telling([one for one in wide if one.family == name]) for name in dict.fromkeys(_families(findings))}
+
+
+def _launched(result: AuditResult) -> list[str]:
+    found = together(as_launched(result))
+    if not found:
+        return ["No attack was run." if not result.findings else "No attack was run on the federation as configured."]
+    if all(one.verdict is Verdict.NOT_SCORED for one in found.values()):
+        return ["There was no truth to score by: what the attacks suspect is reported, not how right they are."]
+    under = "without a defence" if result.launched == UNDEFENDED else f"under {result.launched}"
+    where = "As recorded" if result.recorded else f"As configured, {under}"
+    parts = []
+    if leaking := _those(found, Verdict.LEAKS):
+        parts.append(f"{where}, this federation leaks to {_kinds(leaking)} ({', '.join(leaking)}).")
+    if undecided := _those(found, Verdict.UNDECIDED):
+        remedies = [f"{family}: {one.decision.remedy(one.unit)}" for family, one in undecided.items()]
+        parts.append(f"{where}, it is undecided whether it leaks to {_kinds(undecided)} ({'; '.join(remedies)}).")
+    if bounded := _those(found, Verdict.BOUNDED):
+        learn = f"{_kinds(bounded)} learn{'s' if len(bounded) == 1 else ''}"
+        parts.append(f"{where}, {learn} less than {SIZE:.0%} of a complete leak ({', '.join(bounded)}).")
+    if silent := _those(found, Verdict.NOT_SCORED):
+        parts.append(f"There was no truth to score {_kinds(silent)} by ({', '.join(silent)}).")
+    return parts
+
+
+def _gained(result: AuditResult) -> list[str]:
+    """What would leak without the defence that is configured."""
+    if result.recorded or result.launched == UNDEFENDED:
+        return []
+    bare = [one for one in result.findings if not one.control and not one.stress and one.defence == UNDEFENDED]
+    leaking = _those(together(bare), Verdict.LEAKS)
+    return [f"Without it, it leaks to {_kinds(leaking)} ({', '.join(leaking)})."] if leaking else []
+
+
+def _stressed(result: AuditResult) -> list[str]:
+    """Of a federation that was changed: apart, and by name."""
+    real = [one for one in result.findings if not one.control and one.stress]
+    under = {one.family for one in real if one.defence == result.launched}
+    looked = [one for one in real if one.defence == (result.launched if one.family in under else UNDEFENDED)]
+    found = together(looked)
+    said = [f"{family} {one.verdict.value}" for family, one in found.items()]
+    return [f"Stress tests, of a federation that was changed for them: {'; '.join(said)}."] if said else []
+
+
+def _controls(result: AuditResult) -> list[str]:
+    controls = [one for one in result.findings if one.control]
+    fooled = [one.family for one in controls if one.among(len(controls)).verdict is Verdict.LEAKS]
+    names = ", ".join(dict.fromkeys(fooled))
+    return [f"A control finds what is not there ({names}): those scores prove nothing."] if fooled else []
+
+
+def _claims(result: AuditResult) -> list[str]:
+    rows = [*result.as_configured, *result.defended]
+    violated = [one for one in rows if one.promise and one.promise.outcome is Outcome.VIOLATED]
+    if not violated:
+        return []
+    names = ", ".join(dict.fromkeys(one.defence for one in violated))
+    return [f"{counted(len(violated), 'claim')} of privacy {_is(len(violated))} violated by measurement ({names})."]
+
+
+def _learnt(result: AuditResult) -> list[str]:
+    """A federation that is worth nothing leaks little, and that is no merit."""
+    nothing = [one.defence for one in result.as_configured if one.learnt_nothing]
+    if not nothing:
+        return []
+    named = ", ".join("undefended" if one == UNDEFENDED else f"under {one}" for one in nothing)
+    return [f"It has learnt nothing that its clients would not have without it ({named})."]
+
+
+def _omissions(result: AuditResult) -> list[str]:
+    """What has no place here: counted, so that silence is not taken for safety."""
+    places: dict[str, list[str]] = {}
+    for one in result.left_out:
+        if one.defence:
+            places.setdefault(one.defence, []).append(one.family)
+    count = sum(len(families) for families in places.values())
+    said = "; ".join(f"{defence} in {', '.join(families)}" for defence, families in places.items())
+    parts = [f"{counted(count, 'combination')} {_was(count)} left out: {said}."] if count else []
+    kinds = [one.family for one in result.left_out if not one.defence]
+    if kinds:
+        parts.append(f"{counted(len(kinds), 'kind')} of attack {_was(len(kinds))} not run ({', '.join(kinds)}).")
+    return parts
+
+
+def _families(findings: Sequence[Finding]) -> list[str]:
+    return [one.family for one in findings]
+
+
+def _those(found: dict[str, Finding], verdict: Verdict) -> dict[str, Finding]:
+    return {family: one for family, one in found.items() if one.verdict is verdict}
+
+
+def _kinds(families: dict[str, Finding]) -> str:
+    return f"{counted(len(families), 'kind')} of attack"
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
