@@ -57,9 +57,7 @@ def _floor(attack: Finding, found: Sequence[Finding]) -> float:
     return max((one.interval.high for one in beside if one.verdict is Verdict.LEAKS), default=math.nan)
 
 
-def defended(
-    family: str, defence: str, evidence: Sequence[Evidence], undefended: Sequence[Evidence] = ()
-) -> Defended:
+def defended(family: str, defence: str, evidence: Sequence[Evidence], undefended: Sequence[Evidence] = ()) -> Defended:
     """What was served, promised and spent, over all seeds: of a promise and of what was spent, the worst.
 
     ``undefended`` has what clients would have without the federation, seed by seed.

@@ -1,7 +1,7 @@
 """The verdict in a few sentences: of the federation as it is launched, of what its defence buys, of stress tests apart.
 
-Whoever tries many attacks finds one above chance sooner or later. Here, where they are counted, each interval is as wide
-as so many together deserve; in the tables each stands for itself.
+Whoever tries many attacks finds one above chance sooner or later. Here, where they are counted, each interval is as
+wide as so many together deserve; in the tables each stands for itself.
 """
 
 from __future__ import annotations
