@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_wine
 from tests.audit.test_families import coterie
@@ -102,6 +103,25 @@ def test_a_survey_weight_or_a_key_is_no_property_and_what_is_sensitive_comes_fir
     subject = written(tmp_path / "adult.csv", "income")
     assert subject.audit.property is not None
     assert subject.audit.property.tag == "height (cm)"
+
+
+def test_a_column_that_says_who_holds_a_row_makes_the_clients(tmp_path: Path) -> None:
+    frame = people()
+    frame["clinic"] = [f"clinic {index % 9}" for index in range(len(frame) - 3)] + ["tiny"] * 3
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    asked = parse(tomllib.loads(fitted(tmp_path / "people.csv", "income", "clinic")), "written")
+    federation = asked.federation()
+    assert federation.clients == 9  # three rows are no client
+    assert asked.partition.options["tag"] == "clinic"
+    held = torch.cat([federation.train.rows, federation.test.rows])
+    assert len(held.unique()) == len(held) == len(frame) - 3
+    clinic = federation.examples.tags["clinic"]
+    assert all(len(clinic[federation.train[client]].unique()) == 1 for client in range(9))
+    assert asked.audit.property is not None
+    assert asked.audit.property.tag != "clinic"
+    asked.rehearse()
+    with pytest.raises(CoterieError, match=r"site, a column of people.csv,='clinc' .*clinic"):
+        fitted(tmp_path / "people.csv", "income", "clinc")
 
 
 def test_gaps_are_left_out_and_it_says_so(tmp_path: Path) -> None:

@@ -7,12 +7,15 @@ import math
 import re
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 from tests.report.sample import sample
 
 from coterie.measure.findings import AuditResult, Check, Limit
+from coterie.measure.headline import brief_of, judged
 from coterie.measure.intervals import Interval
-from coterie.report.terminal import HEAT, gate_table, leak_tables, show
+from coterie.report.terminal import HEAT, LINES, show
+from coterie.report.values import capital
 
 
 def printed(result: AuditResult, width: int = 160, colour: bool = False) -> str:
@@ -21,25 +24,41 @@ def printed(result: AuditResult, width: int = 160, colour: bool = False) -> str:
     return out.getvalue()
 
 
-def test_all_scores_and_verdicts_are_printed() -> None:
-    text = printed(sample())
-    for one in sample().findings:
-        assert ("not scored" if math.isnan(one.score) else f"{one.score:.3f}") in text
-        assert one.verdict.value in text
-    for words in ("(control)", "undecided", "≈ 11 more seeds", "✕ violated", "✓ holds", "○ not refuted",
-                  "no formal guarantee", "ε ≥ 2.410", "claims nothing", "✕ broken", "Gate: failed",
-                  "Left out: cGAN", "the federation as configured", "ledger: ε = 2.861 spent",
-                  "Left out: model acquisition under secure sums (the server needs"):  # fmt: skip
+def test_what_each_kind_is_judged_by_is_printed() -> None:
+    text = printed(sample(), width=250)
+    for family, one in judged(sample()):
+        (line,) = [line for line in text.splitlines() if f" {capital(family)}" in line and " by " in line]
+        assert ("not scored" if math.isnan(one.score) else f"{one.score:.3f}") in line
+        assert one.verdict.value in line
+    for words in ("undecided", "✓ holds", "claims nothing", "✕ broken", "Gate: failed", "(stress)",
+                  "Left out: 3, such as vertical",
+                  "ledger: ε = 2.861 spent", "a constant answer 0.400"):  # fmt: skip
         assert words in text
 
 
 def test_the_headline_is_the_last_word() -> None:
-    lines = printed(sample(), width=1000).strip().splitlines()
-    assert lines[-1].strip() == sample().headline
+    lines = printed(sample(), width=2000).strip().splitlines()
+    assert lines[-1].strip() == brief_of(sample())
 
 
-def test_one_table_for_each_family() -> None:
-    assert len(leak_tables(sample())) == len({one.family for one in sample().findings})
+@pytest.mark.parametrize("times", [1, 5])
+def test_it_ends_in_at_most_forty_lines(times: int) -> None:
+    """Of eighty columns; however many kinds of attack, defences and limits there are."""
+    result = sample()
+    many = [replace(one, family=f"{one.family} {copy}") for copy in range(times) for one in result.findings]
+    served = [replace(one, defence=f"{one.defence} {copy}") for copy in range(times) for one in result.as_configured]
+    result = replace(result, findings=many, as_configured=served, checks=[*result.checks] * times)
+    text = printed(result, width=80)
+    assert len(text.splitlines()) <= LINES
+    assert ("in the report" in text) == (times > 1)
+
+
+def test_who_has_learnt_nothing_has_no_price() -> None:
+    row = sample().as_configured[0]
+    none = replace(row, gains={"a constant answer": Interval(0.01, -0.01, 0.03)})
+    text = printed(replace(sample(), as_configured=[none]), width=250)
+    assert "learnt nothing: not above a constant answer" in text
+    assert "It has learnt nothing that its clients would not have without it (undefended)." in text
 
 
 def test_the_colour_follows_the_leakage() -> None:
@@ -56,8 +75,8 @@ def test_the_colour_follows_the_leakage() -> None:
 
 
 def test_names_are_neither_markup_nor_codes() -> None:
-    finding = replace(sample().findings[0], attack="[red]x[/red] \x1b[2J \x9b2J\r")
-    text = printed(replace(sample(), findings=[finding]))
+    finding = replace(sample().findings[0], adversary="[red]x[/red] \x1b[2J \x9b2J\r")
+    text = printed(replace(sample(), findings=[finding]), width=250)
     assert "[red]x[/red]" in text
     assert not re.search("[\x1b\x9b\r]", text)
 
@@ -73,4 +92,4 @@ def test_an_empty_audit_and_a_passing_gate() -> None:
     passing = replace(
         empty, checks=[Check(Limit("min_accuracy", 0.9, at_least=True), Interval(0.95, 0.93, 0.97), True, "enough")]
     )
-    assert "Gate: passed" in str(gate_table(passing).title)
+    assert "Gate: passed" in printed(passing)

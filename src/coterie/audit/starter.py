@@ -27,6 +27,7 @@ MOST_SETS, ROWS_A_CLIENT = 5, 40
 FEW_VALUES = 10  # a column with no more than these is taken as it is; one of more numbers is cut
 SHARES = (0.1, 0.5)  # how common a property should be
 CUT = 0.7  # the quantile above which a number counts as having the property
+LEAST_OF_A_SITE = 10  # rows: with fewer it has nothing to be tested on
 LEAST_OF_A_CLASS = 6  # rows with the property, and as many without, so that their label mixes can be matched
 SENSITIVE = re.compile(
     r"(^|[^a-z])(sex|gender|rac[ei]|ethnic|religio|marital|married|relationship|nativ|national|country|birth|age|disab|"
@@ -52,34 +53,46 @@ class Property:
     has: NDArray[np.bool_]
 
 
-def fitted(path: Path, label: str | None) -> str:
-    """The text of a configuration for this table, these arrays or these pictures."""
+def fitted(path: Path, label: str | None, site: str | None = None) -> str:
+    """The text of a configuration for this table, these arrays or these pictures.
+
+    ``site``: the column of a table that says who holds a row; without it, clients are made up.
+    """
     if not path.exists():
         raise DataMissing(f"data={path} does not exist; name a .csv, .parquet or .npz file, or a folder of pictures")
+    if site is not None and (path.is_dir() or path.suffix == ".npz"):
+        raise InvalidInput(f"site={site!r} is a column of a table, and {path.name} is none; leave --site out")
     if path.is_dir():
         return _text(path, {"kind": "images", "path": str(path)}, ImageFolder(path).load(), None)
     if path.suffix == ".npz":
         examples = Arrays(path).load()
         return _text(path, {"kind": "arrays", "path": str(path)}, examples, _best(_of_tags(examples), examples))
-    return _of_table(path, label)
+    return _of_table(path, label, site)
 
 
-def _of_table(path: Path, label: str | None) -> str:
+def _of_table(path: Path, label: str | None, site: str | None) -> str:
     frame = read_frame(path)
     if label is None:
         raise InvalidInput(f"say which column of {path.name} is to be learnt: --label ONE_OF {list(frame.columns)}")
     require(label in frame.columns, f"label, a column of {path.name},", label, nearest(label, frame.columns))
-    table = Table(path, label, drop=tuple(_useless(frame.drop(columns=label))))
+    if site is not None:
+        others = [name for name in frame.columns if name != label]
+        require(site in others, f"site, a column of {path.name},", site, nearest(site, others))
+    own = [label] if site is None else [label, site]
+    table = Table(path, label, drop=tuple(_useless(frame.drop(columns=own))), tags=() if site is None else (site,))
     table = replace(table, drop_gaps=bool(frame.drop(columns=list(table.drop)).isna().any(axis=None)))
     examples = table.load()
     kept = frame.drop(columns=list(table.drop)).dropna()
-    found = _best(_of_columns(kept.drop(columns=label)), examples)
+    found = _best(_of_columns(kept.drop(columns=own)), examples)
     data: dict[str, Any] = {"kind": "table", "path": str(path), "label": label}
     if table.drop:
         data["drop"] = list(table.drop)
     if table.drop_gaps:
         data["drop_gaps"] = True
-    return _text(path, data, examples, found)
+    if site is None:
+        return _text(path, data, examples, found)
+    data["tags"] = [site]
+    return _text(path, data, examples, found, _by_site(kept, site))
 
 
 def _useless(frame: pd.DataFrame) -> Iterator[str]:
@@ -95,12 +108,45 @@ def _useless(frame: pd.DataFrame) -> Iterator[str]:
             yield str(name)
 
 
-def _text(path: Path, data: dict[str, Any], examples: Examples, found: Property | None) -> str:
+@dataclass(frozen=True)
+class Spread:
+    """How rows come to clients: the table of ``[partition]``, in words, and how many clients and clusters there are."""
+
+    said: str
+    clients: int
+    clusters: int
+
+
+def _by_site(frame: pd.DataFrame, site: str) -> Spread:
+    """A client is a site, with the rows that it really holds."""
+    sizes = frame[site].value_counts()
+    clients = int((sizes >= LEAST_OF_A_SITE).sum())
+    require(
+        clients >= 2,
+        f"sites with {LEAST_OF_A_SITE} rows or more",
+        clients,
+        f"must be 2 at least; is {site!r} the column?",
+    )
+    words = f"# A client is a value of the column {site!r}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
+    table = {"kind": "by_tag", "tag": site, "minimum": LEAST_OF_A_SITE}
+    return Spread(f"{words}\n[partition]\n{toml.entries(table)}", clients, min(MOST_SETS, max(1, clients // 4)))
+
+
+def _by_labels(examples: Examples) -> Spread:
     sets = min(examples.classes, MOST_SETS)
     clients = sets * min(4, max(2, len(examples) // (ROWS_A_CLIENT * sets)))
+    template = Template(resources.files("coterie.audit").joinpath("label_sets.toml").read_text())
+    return Spread(template.substitute(sets=sets, clients=clients).strip(), clients, sets)
+
+
+def _text(
+    path: Path, data: dict[str, Any], examples: Examples, found: Property | None, spread: Spread | None = None
+) -> str:
+    spread = spread or _by_labels(examples)
     asked = "# property = { tag = ..., value = ... }   # no column was found that would do; see docs/audit.md"
     if found is not None:
-        data |= found.option
+        option = found.option
+        data |= {name: [*data.get(name, []), *value] if name == "tags" else value for name, value in option.items()}
         words = f"# What a curious client would like to know of another's rows: {found.says}. Name what matters to you."
         asked = f"{words}\nproperty = {toml.value_of({'tag': found.tag, 'value': found.value})}"
     template = Template(resources.files("coterie.audit").joinpath("starter.toml").read_text())
@@ -109,9 +155,9 @@ def _text(path: Path, data: dict[str, Any], examples: Examples, found: Property 
         about=describe(examples),
         name=path.stem,
         data=toml.entries(data),
-        sets=sets,
-        clients=clients,
-        batch=32 if len(examples) >= 50 * clients else 16,
+        partition=spread.said,
+        clusters=spread.clusters,
+        batch=32 if len(examples) >= 50 * spread.clients else 16,
         property=asked,
     )
 

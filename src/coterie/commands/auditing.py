@@ -36,14 +36,15 @@ def subject_of(path: Path | None) -> Subject:
     return read(path) if path else parse(tomllib.loads(example_text()), "example.toml")
 
 
-def init(path: Path, data: Path | None = None, label: str | None = None) -> None:
+def init(path: Path, data: Path | None = None, label: str | None = None, site: str | None = None) -> None:
     if path.exists():
         raise InvalidInput(f"{path} exists already; name another file")
-    if data is None and label is not None:
-        raise InvalidInput(
-            f"label={label!r} is a column of what file? Name it: coterie init --data FILE --label {label}"
-        )
-    text = example_text() if data is None else fitted(data, label)
+    for option, column in (("label", label), ("site", site)):
+        if data is None and column is not None:
+            raise InvalidInput(
+                f"{option}={column!r} is a column of what file? Name it: coterie init --data FILE --{option} {column}"
+            )
+    text = example_text() if data is None else fitted(data, label, site)
     write_atomically(path, text.encode())
     what = "an example" if data is None else f"a federation of {data.name}"
     console.print(f"wrote {path}, {what}; look at it, then run `coterie audit {path}`", soft_wrap=True)

@@ -136,11 +136,12 @@ def init(
         Path | None, typer.Option(help="Your own CSV, Parquet or .npz file, or folder of pictures.")
     ] = None,
     label: Annotated[str | None, typer.Option(help="Of a table: the column to be learnt.")] = None,
+    site: Annotated[str | None, typer.Option(help="Of a table: the column that says who holds a row.")] = None,
 ) -> None:
     """Write a commented configuration to audit: of your own data, or an example."""
     from coterie.commands import auditing as session
 
-    session.init(path, data, label)
+    session.init(path, data, label, site)
 
 
 @app.command()

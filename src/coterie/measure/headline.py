@@ -6,27 +6,48 @@ wide as so many together deserve; in the tables each stands for itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from coterie.measure.claims import Outcome
 from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, counted, telling
 from coterie.measure.verdicts import SIZE, Verdict
 
+FEW = 5  # names in a line of the terminal
+
 
 def headline_of(result: AuditResult) -> str:
-    parts = [*_launched(result), *_gained(result), *_stressed(result), *_controls(result), *_claims(result)]
-    parts += _learnt(result)
+    return " ".join([*_launched(result), *_rest(result), *_omissions(result)])
+
+
+def brief_of(result: AuditResult) -> str:
+    """The same for few lines: without what would decide, and what was left out is only counted."""
+    omitted = len(result.left_out)
+    parts = [*_launched(result, brief=True), *_rest(result, brief=True)]
+    return " ".join([*parts, *([f"{counted(omitted, 'thing')} {_was(omitted)} left out."] if omitted else [])])
+
+
+def _rest(result: AuditResult, brief: bool = False) -> list[str]:
+    parts = [*_gained(result, brief), *_stressed(result, brief)]
+    parts += [*_controls(result), *_claims(result), *_learnt(result)]
     failed = sum(not check.passed for check in result.checks)
     if failed:
         parts.append(f"{failed} of {counted(len(result.checks), 'limit')} {_is(failed)} broken.")
     elif result.checks:
         parts.append("All limits are met.")
-    return " ".join([*parts, *_omissions(result)])
+    return parts
 
 
-def as_launched(result: AuditResult) -> list[Finding]:
-    """What attacks on the configured federation found, under its defence; undefended where that has no place."""
-    real = [one for one in result.findings if not one.control and not one.stress]
+def judged(result: AuditResult) -> list[tuple[str, Finding]]:
+    """By family, what it is judged by under the defence that is launched; stress tests last."""
+    return [*together(as_launched(result)).items(), *together(as_launched(result, stress=True)).items()]
+
+
+def as_launched(result: AuditResult, stress: bool = False) -> list[Finding]:
+    """What attacks on the configured federation found, under its defence; undefended where that has no place.
+
+    ``stress``: of those that changed it, instead.
+    """
+    real = [one for one in result.findings if not one.control and one.stress is stress]
     if result.recorded:
         return real
     under = {one.family for one in real if one.defence == result.launched}
@@ -40,7 +61,7 @@ def together(findings: Sequence[Finding]) -> dict[str, Finding]:
     return {name: telling([one for one in wide if one.family == name]) for name in dict.fromkeys(_families(findings))}
 
 
-def _launched(result: AuditResult) -> list[str]:
+def _launched(result: AuditResult, brief: bool = False) -> list[str]:
     found = together(as_launched(result))
     if not found:
         return ["No attack was run." if not result.findings else "No attack was run on the federation as configured."]
@@ -50,35 +71,33 @@ def _launched(result: AuditResult) -> list[str]:
     where = "As recorded" if result.recorded else f"As configured, {under}"
     parts = []
     if leaking := _those(found, Verdict.LEAKS):
-        parts.append(f"{where}, this federation leaks to {_kinds(leaking)} ({', '.join(leaking)}).")
+        parts.append(f"{where}, this federation leaks to {_kinds(leaking)} ({_listed(leaking, brief)}).")
     if undecided := _those(found, Verdict.UNDECIDED):
-        remedies = [f"{family}: {one.decision.remedy(one.unit)}" for family, one in undecided.items()]
-        parts.append(f"{where}, it is undecided whether it leaks to {_kinds(undecided)} ({'; '.join(remedies)}).")
+        named = [f"{family}: {one.decision.remedy(one.unit)}" for family, one in undecided.items()]
+        listed = _listed(undecided, brief) if brief else "; ".join(named)
+        parts.append(f"{where}, it is undecided whether it leaks to {_kinds(undecided)} ({listed}).")
     if bounded := _those(found, Verdict.BOUNDED):
         learn = f"{_kinds(bounded)} learn{'s' if len(bounded) == 1 else ''}"
-        parts.append(f"{where}, {learn} less than {SIZE:.0%} of a complete leak ({', '.join(bounded)}).")
+        parts.append(f"{where}, {learn} less than {SIZE:.0%} of a complete leak ({_listed(bounded, brief)}).")
     if silent := _those(found, Verdict.NOT_SCORED):
-        parts.append(f"There was no truth to score {_kinds(silent)} by ({', '.join(silent)}).")
+        parts.append(f"There was no truth to score {_kinds(silent)} by ({_listed(silent, brief)}).")
     return parts
 
 
-def _gained(result: AuditResult) -> list[str]:
+def _gained(result: AuditResult, brief: bool) -> list[str]:
     """What would leak without the defence that is configured."""
     if result.recorded or result.launched == UNDEFENDED:
         return []
     bare = [one for one in result.findings if not one.control and not one.stress and one.defence == UNDEFENDED]
     leaking = _those(together(bare), Verdict.LEAKS)
-    return [f"Without it, it leaks to {_kinds(leaking)} ({', '.join(leaking)})."] if leaking else []
+    return [f"Without it, it leaks to {_kinds(leaking)} ({_listed(leaking, brief)})."] if leaking else []
 
 
-def _stressed(result: AuditResult) -> list[str]:
+def _stressed(result: AuditResult, brief: bool) -> list[str]:
     """Of a federation that was changed: apart, and by name."""
-    real = [one for one in result.findings if not one.control and one.stress]
-    under = {one.family for one in real if one.defence == result.launched}
-    looked = [one for one in real if one.defence == (result.launched if one.family in under else UNDEFENDED)]
-    found = together(looked)
+    found = together(as_launched(result, stress=True))
     said = [f"{family} {one.verdict.value}" for family, one in found.items()]
-    return [f"Stress tests, of a federation that was changed for them: {'; '.join(said)}."] if said else []
+    return [f"Stress tests, of a federation that was changed for them: {_listed(said, brief)}."] if said else []
 
 
 def _controls(result: AuditResult) -> list[str]:
@@ -119,6 +138,12 @@ def _omissions(result: AuditResult) -> list[str]:
     if kinds:
         parts.append(f"{counted(len(kinds), 'kind')} of attack {_was(len(kinds))} not run ({', '.join(kinds)}).")
     return parts
+
+
+def _listed(names: Collection[str], brief: bool) -> str:
+    more = len(names) - FEW if brief else 0
+    shown = list(names)[: FEW if more > 0 else None]
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def _families(findings: Sequence[Finding]) -> list[str]:

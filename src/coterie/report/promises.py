@@ -20,7 +20,7 @@ from coterie.report.values import (
     size,
 )
 
-COSTS = ("Defence", "Utility", "Against undefended", "Time", "Upload", "Peak memory")
+COSTS = ("Defence", "Utility", "Without the federation", "Against undefended", "Time", "Upload", "Peak memory")
 CLAIMS = ("Defence", "Formal guarantee", "Trust model", "Measured", "Verdict", "Evidence")
 
 
@@ -31,7 +31,9 @@ def defences(result: AuditResult) -> Html:
     return section(
         "defences",
         "What the defences cost",
-        "Time is for a round, or a run where there are no rounds; upload is for a client and round.",
+        "Without the federation each client would have what stands beside. Who is not better than that has learnt "
+        "nothing, and what a defence takes from nothing is no price. Time is for a round, or a run where there are no "
+        "rounds; upload is for a client and round.",
         grouped("Cost of each defence, by kind of attack", COSTS, groups)
         if groups
         else element("p", "No defence was measured."),
@@ -40,15 +42,14 @@ def defences(result: AuditResult) -> Html:
 
 
 def _costs(family: str, found: Sequence[Defended]) -> Html:
-    base = next((one.utility.estimate for one in found if one.defence == UNDEFENDED), math.nan)
+    base = next((one for one in found if one.defence == UNDEFENDED), None)
     rows = []
     for one in found:
-        change = one.utility.estimate - base
-        against = "reference" if one.defence == UNDEFENDED else "+" + number(change) if change > 0 else number(change)
         cells = [
             defence_name(one.defence),
             join([f"{one.utility_measure} ", measured(one.utility)]),
-            against,
+            _without(one),
+            _price(one, base),
             seconds(one.seconds),
             size(one.upload_bytes),
             size(one.memory_bytes),
@@ -56,6 +57,27 @@ def _costs(family: str, found: Sequence[Defended]) -> Html:
         rows.append(row(COSTS, cells, data_family=family, data_defence=one.defence))
     title = element("tr", element("th", capital(family), colspan=len(COSTS), scope="rowgroup"), class_="group")
     return element("tbody", title, *rows, data_family=family, data_needs="tr[data-defence]")
+
+
+def _without(one: Defended) -> Html:
+    """What clients would have, and whether the federation is known to be better."""
+    told = [
+        element("span", f"{name} {number(known.estimate)}{' (not beaten)' * (name in one.unbeaten)}", class_="by")
+        for name, known in one.baselines.items()
+    ]
+    if one.learnt_nothing:
+        told.insert(0, element("strong", "learnt nothing"))
+    return join(told or ["–"])
+
+
+def _price(one: Defended, base: Defended | None) -> str:
+    """What the defence takes; none where there was nothing to take."""
+    if one.defence == UNDEFENDED or base is None:
+        return "reference"
+    if base.learnt_nothing:
+        return "no price: undefended, it has learnt nothing"
+    change = one.utility.estimate - base.utility.estimate
+    return "+" + number(change) if change > 0 else number(change)
 
 
 def claims(result: AuditResult) -> Html:

@@ -1,22 +1,22 @@
-"""The verdict in the terminal: the same words and numbers as the report's first parts."""
+"""The verdict in the terminal, in at most forty lines: the report's first part, with its words and numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from coterie.measure.claims import Outcome
-from coterie.measure.findings import AuditResult, Defended, Finding, Suspected
+from coterie.measure.findings import AuditResult, Defended, counted
+from coterie.measure.headline import brief_of, judged
 from coterie.measure.intervals import Interval
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import printable
 from coterie.report.values import (
     GLYPHS,
     capital,
-    chance_of,
     defence_name,
     guarantee,
     heat_level,
@@ -40,85 +40,55 @@ HEAT = (
 )
 """The report's colours, ink and ground together, so that they read the same on dark and light terminals."""
 
-FIRST = 10  # answers of an attack on a recording that a terminal shows
+LINES = 40
+FAMILIES, DEFENCES, LIMITS, FRONTIERS = 9, 2, 3, 2  # of each, as many are told in full
 
 OUTCOMES = {Outcome.HOLDS: ("✓", "blue"), Outcome.NOT_REFUTED: ("○", ""), Outcome.VIOLATED: ("✕", "bold red")}
 
 
 def show(result: AuditResult, console: Console) -> None:
-    console.print(_text(result.title, "bold"))
-    for table in leak_tables(result):
-        console.print(table)
-    for suspected in result.suspected:
-        console.print(answer_table(suspected))
-    if rows := [*result.as_configured, *result.defended]:
-        console.print(defence_table(rows))
-    if result.checks:
-        console.print(gate_table(result))
-    for one in result.left_out:
-        console.print(_text(f"Left out: {one} ({one.reason})", "dim"))
-    for name, text in result.warned.items():
-        console.print(_text(f"Warned: {name} ({text})", "dim"))
-    for found in result.frontiers:
-        console.print(_text(found.recommendation))
-    console.print(_text(result.headline, "bold"))
+    """Every part has its share of the lines; what does not fit is counted, and is in the report."""
+    parts = [*leak_lines(result), *defence_lines(served(result)), *gate_lines(result), *_asides(result)]
+    for line in [_text(result.title, "bold"), *parts]:
+        console.print(line, no_wrap=True, overflow="ellipsis")
+    console.print(_text(brief_of(result), "bold"))
 
 
-def leak_tables(result: AuditResult) -> list[Table]:
-    """Attacks against defences, one table for each family."""
-    families = dict.fromkeys(one.family for one in result.findings)
-    return [_leaks(family, [one for one in result.findings if one.family == family]) for family in families]
+def leak_lines(result: AuditResult) -> list[Text]:
+    """What each kind of attack is judged by, on the federation as it is launched; stress tests last."""
+    lines = []
+    for family, one in judged(result):
+        said = f"{GLYPHS[one.verdict]} {one.verdict.value} {more_needed(one)}".strip()
+        score = f"{one.measure} {number(one.score)} {_span(one.interval)} (chance {one.chance:.3g})"
+        style = HEAT[heat_level(one.leakage) or 0] if one.verdict is not Verdict.NOT_SCORED else "dim"
+        told = _text(f" {'' if math.isnan(one.score) else f'{score}, '}{one.attack} by {one.adversary}", "dim")
+        name = _text(f" {capital(family)}{' (stress)' if one.stress else ''}:")
+        lines.append(_text(f"{said:<14}", style) + name + told)
+    return _section("What is learnt", lines, FAMILIES, "attack")
 
 
-def _leaks(family: str, found: Sequence[Finding]) -> Table:
-    defences = list(dict.fromkeys(one.defence for one in found))
-    table = Table(title=_text(capital(family)), title_justify="left", show_lines=True, expand=False)
-    table.add_column("attack", overflow="fold")
-    for name in defences:
-        table.add_column(_text(defence_name(name)), overflow="fold")
-    rows: dict[tuple[str, str, str, bool], list[Finding]] = {}
+def served(result: AuditResult) -> list[Defended]:
+    """The configured federation under its defence, undefended, and under what else was compared."""
+    rows = result.as_configured or result.defended
+    first = [one for one in rows if one.defence == result.launched]
+    return [*first, *(one for one in rows if one.defence != result.launched)]
+
+
+def defence_lines(found: Sequence[Defended]) -> list[Text]:
+    """Two lines a defence: whom it serves how well, and what it costs and promises."""
+    lines = []
     for one in found:
-        rows.setdefault((one.attack, one.adversary, one.measure, one.control), []).append(one)
-    for (attack, adversary, measure, control), here in rows.items():
-        mark = " (control)" if control else ""
-        label = _text(f"{attack}{mark}\n{adversary}\n{measure}, {chance_of(here)}", "dim" if control else "")
-        table.add_row(label, *[_cells([one for one in here if one.defence == name]) for name in defences])
-    return table
+        head = f"{capital(defence_name(one.defence))}: {one.utility_measure} {number(one.utility.estimate)}"
+        cost = f"  {seconds(one.seconds)} a round, {size(one.upload_bytes)} up, {size(one.memory_bytes)} memory; "
+        lines.append(_text(f"{head} {_span(one.utility)} ") + _beside(one) + "\n" + _text(cost, "dim") + _promise(one))
+    return _section("What it serves, costs and promises", lines, DEFENCES, "defence")
 
 
-def _cells(found: Sequence[Finding]) -> Text:
-    if not found:
-        return _text("not run", "dim")
-    return Text("\n").join(_cell(one) for one in found)
-
-
-def _cell(one: Finding) -> Text:
-    if one.verdict is Verdict.NOT_SCORED:
-        return _text(one.verdict.value, "dim")
-    level, more = heat_level(one.leakage), more_needed(one)
-    lines = [
-        f"{GLYPHS[one.verdict]} {number(one.score)}",
-        _span(one.interval),
-        one.verdict.value,
-        *([more] * bool(more)),
-    ]
-    return _text("\n".join(lines), HEAT[level or 0])
-
-
-def defence_table(found: Sequence[Defended]) -> Table:
-    """Few columns of several lines each, so that it fits a terminal of 80."""
-    table = Table(title="Defences: what they cost and what they promise", title_justify="left", show_lines=True)
-    for name in ("defence", "utility", "cost", "claim and verdict"):
-        table.add_column(name, overflow="fold")
-    for one in found:
-        cost = [f"{seconds(one.seconds)}", f"{size(one.upload_bytes)} up", f"{size(one.memory_bytes)} memory"]
-        table.add_row(
-            Text("\n").join([_text(defence_name(one.defence)), _text(one.family, "dim")]),
-            _text(f"{one.utility_measure} {number(one.utility.estimate)}\n{_span(one.utility)}"),
-            _text("\n".join(cost)),
-            _promise(one),
-        )
-    return table
+def _beside(one: Defended) -> Text:
+    if one.learnt_nothing:
+        return _text(f"(learnt nothing: not above {', '.join(one.unbeaten)})", "bold")
+    known = ", ".join(f"{name} {number(known.estimate)}" for name, known in one.baselines.items())
+    return _text(f"({known})" if known else "", "dim")
 
 
 def _promise(one: Defended) -> Text:
@@ -126,39 +96,45 @@ def _promise(one: Defended) -> Text:
     if promise is None:
         return _text("claims nothing", "dim")
     glyph, style = OUTCOMES[promise.outcome]
-    lines = [_text(f"{guarantee(promise)}; {lower_bound(promise)}"), _text(promise.guarantee.trust.value, "dim")]
-    lines += [_text(proviso, "dim") for proviso in promise.guarantee.provisos]
-    if one.spent is not None:
-        lines.append(_text(ledger(one.spent)))
-    return Text("\n").join([*lines, _text(f"{glyph} {promise.outcome.value}", style)])
+    spent = "" if one.spent is None else f"; {ledger(one.spent)}"
+    bound = "" if promise.lower_bound is None else f"; {lower_bound(promise)}"
+    return _text(f"{glyph} {promise.outcome.value}: {guarantee(promise)}{bound}{spent}", style)
 
 
-def answer_table(found: Suspected) -> Table:
-    title = f"{capital(found.attack)} by a {found.adversary} suspects"
-    table = Table(title=_text(title), title_justify="left")
-    for name in (found.question, found.answer):
-        table.add_column(_text(name), overflow="fold")
-    for question, answer in found.answers[:FIRST]:
-        table.add_row(_text(question), _text(answer))
-    if len(found.answers) > FIRST:
-        table.caption = _text(f"and {len(found.answers) - FIRST} more in the report")
-    return table
+def gate_lines(result: AuditResult) -> list[Text]:
+    """Broken limits first."""
+    lines = []
+    for check in sorted(result.checks, key=lambda check: check.passed):
+        mark = _text("✓ met", "blue") if check.passed else _text("✕ broken", "bold red")
+        lines.append(mark + _text(f" {check.limit}: {limit_value(check)}, {check.reason}"))
+    return _section("Gate: passed" if result.passed else "Gate: failed", lines, LIMITS, "limit")
 
 
-def gate_table(result: AuditResult) -> Table:
-    title = "Gate: passed" if result.passed else "Gate: failed"
-    table = Table(title=_text(title, "bold blue" if result.passed else "bold red"), title_justify="left")
-    for name in ("limit", "measured", "result", "reason"):
-        table.add_column(name, overflow="fold")
-    for check in result.checks:
-        said = _text("✓ met", "blue") if check.passed else _text("✕ broken", "bold red")
-        table.add_row(_text(str(check.limit)), _text(limit_value(check)), said, _text(check.reason))
-    return table
+def _asides(result: AuditResult) -> list[Text]:
+    lines = [_text(found.recommendation) for found in result.frontiers[:FRONTIERS]]
+    if result.suspected:
+        lines.append(_text(f"What the attacks suspect: {counted(len(result.suspected), 'list')} in the report", "dim"))
+    if result.left_out:
+        first = result.left_out[0]
+        lines.append(_text(f"Left out: {len(result.left_out)}, such as {first} ({first.reason})", "dim"))
+    if result.warned:
+        name, text = next(iter(result.warned.items()))
+        lines.append(_text(f"Warned: {len(result.warned)}, such as {name} ({text})", "dim"))
+    return lines
+
+
+def _section(title: str, lines: Sequence[Text], most: int, thing: str) -> list[Text]:
+    """Nothing where there is nothing to tell."""
+    more = len(lines) - most
+    rest = [_text(f"and {counted(more, f'more {thing}')} in the report", "dim")] if more > 0 else []
+    return [_text(title, "bold"), *lines[:most], *rest] if lines else []
 
 
 def _span(measured: Interval) -> str:
     """The interval in few letters."""
-    return f"{number(measured.low)}–{number(measured.high)}" if measured.is_known else "no interval"
+    if math.isnan(measured.low):
+        return "no interval"
+    return f"{number(measured.low)}–{number(measured.high)}"
 
 
 def _text(text: str, style: str = "") -> Text:
