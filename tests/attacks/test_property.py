@@ -18,8 +18,9 @@ from coterie.data.partition.property import Control
 from coterie.defences.dpsgd import NoisyGradients
 from coterie.defences.regularise import L2
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.flow.cohort import imitated
+from coterie.flow.cohort import imitated, plan_batches
 from coterie.flow.guard import ClientGuard
+from coterie.learn.optimisers import Decay
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
 from coterie.measure.findings import Finding, over_seeds
@@ -140,6 +141,31 @@ def test_an_imagined_client_trains_as_a_real_one() -> None:
         }
     for name, leaf in update.items():
         torch.testing.assert_close(leaf[0], (params[name] - start[name]).detach(), atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Local(steps=3, batch_size=8),
+        Local(epochs=2, batch_size=8),
+        Local(steps=2, batch_size=64),
+        Local(steps=2, whole=True),
+        Local(epochs=3, whole=True),
+    ],
+)
+def test_an_imagined_client_takes_as_many_steps_as_a_real_one(local: Local) -> None:
+    examples = marked_examples(40)
+    known = Known.of(Auxiliary.by_property(examples, examples.tags["mark"] == 1))
+    real, _ = plan_batches(len(known.examples), local, np.random.default_rng(0))
+    rows = replace(passive(), imitation=Imitation(MODEL, local)).rows(known, np.random.default_rng(0))
+    assert rows.shape[1:] == (len(real), max(map(len, real)))
+
+
+def test_an_imagined_client_trains_at_the_round_s_rate() -> None:
+    examples, start, rows = marked_examples(20), MODEL.init(0), torch.arange(16).view(1, 1, 16)
+    imitation = Imitation(MODEL, replace(LOCAL, steps=1, schedule=Decay("step", factor=0.5, every=10)))
+    early, late = (flatten(imitation.train(start, examples, rows, Rng.seeded(0), round)) for round in (0, 10))
+    torch.testing.assert_close(late, early / 2, atol=1e-7, rtol=1e-3)
 
 
 def test_an_imagined_client_is_under_the_client_s_own_guard() -> None:

@@ -14,7 +14,7 @@ from tests.audit.test_families import DIGITS, NONE, coterie, subject
 
 from coterie.audit.engine import audit
 from coterie.audit.families.preference_profiling import of_each_class
-from coterie.audit.families.property_inference import FAMILY
+from coterie.audit.families.property_inference import FAMILY, WAYS
 from coterie.audit.family import find
 from coterie.audit.recorded import (
     DESCRIPTION,
@@ -203,7 +203,8 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
 
     live = replace(FAMILY.attack(3, model, trainer, Defence(), federation.clients), warmup=4)
     held = split.auxiliary(federation)
-    guess = live.infer(Tape([live.threat], recording).view(live.threat), held, Rng.seeded(0).child("attack"))
+    view = Tape([live.threat], recording).view(live.threat)
+    guesses = live.infer_by(view, held, Rng.seeded(0).child("attack"), tuple(WAYS.values()))
 
     write_arrays(tmp_path / "held.npz", held.whole())
     description = {
@@ -217,18 +218,18 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
     (recording / DESCRIPTION).write_text(document(description))
     (recording / TRUTH).write_text(json.dumps(truth))
     result = audited(tmp_path, recording)
-    (finding,) = result.findings
     expected = Recording(open_recording(recording, None)).truth.used_property()
     assert expected is not None
     assert {key for key, used in expected.answers.items() if used} == {(round, 0) for round in (4, 6, 8, 10, 12, 14)}
-    assert finding.interval == judge(guess, expected).interval
-    assert finding.roc is not None
-    assert finding.roc.area == pytest.approx(finding.score, abs=1e-12)
+    for finding, guess in zip(result.findings, guesses, strict=True):
+        assert finding.interval == judge(guess, expected).interval
+        assert finding.roc is not None
+        assert finding.roc.area == pytest.approx(finding.score, abs=1e-12)
     assert "needs what clients sent" in {one.family: one.reason for one in result.left_out}["preference profiling"]
-    (suspected,) = result.suspected
-    assert [float(score) for _, score in suspected.answers] == sorted(
-        (round(score, 3) for score in guess.scores.values()), reverse=True
-    )
+    for suspected, guess in zip(result.suspected, guesses, strict=True):
+        assert [float(score) for _, score in suspected.answers] == sorted(
+            (round(score, 3) for score in guess.scores.values()), reverse=True
+        )
 
 
 def test_the_truth_of_a_property_is_who_used_it_in_which_cluster() -> None:

@@ -8,13 +8,27 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+import torch
+from tests.attacks.federations import LOCAL, MODEL, marked_examples
 from tests.laws.attacks import NOBODY, Raid, every_attack, raids
+from tests.laws.defences import DEFENCES
 from tests.ring import play
 
 import coterie.attacks
+from coterie.attacks.base import Suspicions
+from coterie.attacks.others import Rules
+from coterie.attacks.property import PassiveProperty, property_threat
+from coterie.attacks.property_active import ActiveProperty
+from coterie.attacks.updates import Imitation
+from coterie.data.partition.property import PropertySplit
 from coterie.errors import InvalidInput, NotPermitted
+from coterie.flow.cohort import imitated
+from coterie.flow.guard import Defence
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
 from coterie.wire.codec import encode
+from coterie.wire.tape import Tape
 
 
 @every_attack
@@ -69,6 +83,43 @@ def test_a_killed_run_goes_on_with_its_insiders(raid: Raid) -> None:
     resumed = play(raid.protocol, raid.federation, raid.model, adversaries=[raid.attack], state=state, memory=memory)
     assert resumed.bytes == whole.bytes
     assert encode(resumed.ring.memory) == encode(whole.ring.memory)
+
+
+FL, CFL = FedAvg(rounds=4, local=LOCAL), Ifca(rounds=4, local=LOCAL, clusters=2, candidates=0)
+DEFENDED = {
+    name: (protocol, defence)
+    for name, shield in DEFENCES.items()
+    for protocol in (FL, CFL)
+    for defence in (shield.active(protocol),)
+    if not defence.fits(protocol) and (protocol is FL or shield.active(FL).fits(FL))
+}
+
+
+@pytest.mark.parametrize(("protocol", "defence"), DEFENDED.values(), ids=DEFENDED.keys())
+def test_property_inference_gives_the_same_bytes_under_every_defence(protocol: Any, defence: Defence) -> None:
+    """Looking on, active and scaled up; whatever torch's own generator was left at by what ran before."""
+    split = PropertySplit(4, "mark", every=2, warmup=1)
+    federation = split.split(marked_examples(200), Rng.seeded(0))
+    known, guard = split.auxiliary(federation), defence.client
+    imitation = Imitation(MODEL.with_dropout(guard.dropout) if guard.dropout else MODEL, LOCAL, imitated(guard))
+    rest: dict[str, Any] = {"warmup": 1, "trees": 3, "others": 2, "each": 1, "rules": Rules.of(4, protocol.slots)}
+    quiet = PassiveProperty(imitation, property_threat(), **rest)
+    loud = [ActiveProperty(imitation, quiet.threat, **rest, data=known, gamma=gamma) for gamma in (1.0, 5.0)]
+
+    def outcome(attack: PassiveProperty, disturbance: int) -> tuple[bytes, bytes, Suspicions]:
+        torch.manual_seed(disturbance)
+        seated = [attack] if isinstance(attack, ActiveProperty) else []
+        tape = Tape([attack.threat])
+        done = play(protocol, federation, MODEL, defence=defence, tape=tape, adversaries=seated)
+        view = done.ring.view(attack.threat)
+        given = encode(
+            dict(view.received(view.rounds()[-1]).values)
+        )  # opened: the keys of seals are nobody's to repeat
+        return given, encode(done.ring.memory.get(-1, {})), attack.infer(view, known, Rng.seeded(1))
+
+    found = [outcome(attack, 0) for attack in (quiet, *loud)]
+    assert found == [outcome(attack, 7) for attack in (quiet, *loud)]
+    assert len({given for given, *_ in found}) == 3  # each changes what everybody is given
 
 
 def test_every_attack_is_a_member() -> None:

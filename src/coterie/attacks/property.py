@@ -85,7 +85,7 @@ class PassiveProperty:
     least_leaf: int = 5
     most_features: int = 5000  # a leaf of the model
     most_made: int = 8192  # imagined aggregates that are kept, a fair sample of all: the bound on memory
-    features: Features = magnitudes  # as published; directions finds more
+    features: Features = magnitudes  # as published; directions finds more of dense networks, and less of convolutions
 
     def __post_init__(self) -> None:
         require(self.others >= 1, "others", self.others, "must be at least 1")

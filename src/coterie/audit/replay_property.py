@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.property import PassiveProperty, property_threat
+from coterie.attacks.updates import Features
 from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.data.auxiliary import Auxiliary
@@ -32,7 +33,10 @@ def lacking(recording: Recording) -> str:
 
 
 def replay(
-    attack_on: Callable[[Model, Trainer[Any], Defence, int], PassiveProperty], recording: Recording, seed: int
+    attack_on: Callable[[Model, Trainer[Any], Defence, int], PassiveProperty],
+    ways: Mapping[str, Features],
+    recording: Recording,
+    seed: int,
 ) -> Evidence:
     """``attack_on`` makes the family's own attack for a model, a trainer, a defence and so many clients."""
     threat = replace(property_threat(), clients=frozenset(recording.options.adversary))
@@ -40,12 +44,18 @@ def replay(
     model, guard = recording.model(view, examples), recording.defence
     attack = attack_on(model, recording.trainer, guard, recording.clients)
     attack = replace(attack, threat=threat, warmup=recording.options.warmup)
-    guess = attack.infer(view, auxiliary(recording, examples), Rng.seeded(seed).child("attack"))
+    known, streams = auxiliary(recording, examples), Rng.seeded(seed).child("attack")
+    guesses = attack.infer_by(view, known, streams, tuple(ways.values()))
     truth = recording.truth.used_property()
-    finding = Finding.unscored(ATTACK, "AUC", 0.5, threat.knows)
-    if truth is not None:
-        finding = judge(guess, truth, ATTACK, threat.knows)
-    return Evidence.of_recording([replace(finding, adversary=ADVERSARY)], [_suspected(guess)], [_chart(guess)])
+    findings, suspected, charts = [], [], []
+    for way, guess in zip(ways, guesses, strict=True):
+        finding = Finding.unscored(ATTACK + way, "AUC", 0.5, threat.knows)
+        if truth is not None:
+            finding = judge(guess, truth, ATTACK + way, threat.knows)
+        findings.append(replace(finding, adversary=ADVERSARY))
+        suspected.append(_suspected(guess, ATTACK + way))
+        charts.append(_chart(guess, way))
+    return Evidence.of_recording(findings, suspected, charts)
 
 
 def auxiliary(recording: Recording, examples: Examples) -> Auxiliary:
@@ -64,20 +74,20 @@ def _by_cluster(guess: Suspicions) -> dict[int, list[tuple[int, float]]]:
     return found
 
 
-def _suspected(guess: Suspicions) -> Suspected:
+def _suspected(guess: Suspicions, attack: str) -> Suspected:
     rows = [
         (f"round {round}, cluster {slot}", f"{score:.3f}")
         for slot, scores in _by_cluster(guess).items()
         for round, score in scores
     ]
     rows.sort(key=lambda row: -float(row[1]))
-    return Suspected(FAMILY, ATTACK, ADVERSARY, "round and cluster", "suspicion, 0 to 1", rows)
+    return Suspected(FAMILY, attack, ADVERSARY, "round and cluster", "suspicion, 0 to 1", rows)
 
 
-def _chart(guess: Suspicions) -> Chart:
+def _chart(guess: Suspicions, way: str) -> Chart:
     series = [
         Series(f"cluster {slot}", [float(round) for round, _ in scores], [score for _, score in scores])
         for slot, scores in sorted(_by_cluster(guess).items())
     ]
     caption = "How sure the attack is that somebody in the cluster used property data in this round."
-    return Chart("Suspicion, round by round", caption, "round", "suspicion", series, family=FAMILY)
+    return Chart(f"Suspicion{way}, round by round", caption, "round", "suspicion", series, family=FAMILY)

@@ -79,6 +79,7 @@ class Against:
         return f"{who} {self.epsilon:.4g}" if math.isfinite(self.epsilon) else f"{who}: nothing is hidden"
 
 
+SIZES = "how many records a client has is public, and is told where clients count by their samples"
 SIMULATION = "simulation: reproducible noise hides nothing from whoever has the seed"
 
 
@@ -125,9 +126,12 @@ class Guarantee:
 
     @property
     def provisos(self) -> tuple[str, ...]:
-        """What must be said beside a proven epsilon: against whom it holds, and whether a seed undoes it."""
-        against = (f"against {', '.join(map(str, self.against))}",) if self.against else ()
-        return (*against, *([SIMULATION] if self.simulated else [])) if self.proven else ()
+        """What must be said beside a proven epsilon: what it leaves public, against whom it holds, what undoes it."""
+        if not self.proven:
+            return ()
+        sizes = [SIZES] if self.level is Level.RECORD and self.neighbours is Neighbours.ZERO_OUT else []
+        against = [f"against {', '.join(map(str, self.against))}"] if self.against else []
+        return (*sizes, *against, *([SIMULATION] if self.simulated else []))
 
     def __str__(self) -> str:
         stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 
 from coterie.attacks.others import Rules
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.property_active import ActiveProperty, head_names
-from coterie.attacks.updates import Imitation, directions
+from coterie.attacks.updates import Features, Imitation, directions, magnitudes
 from coterie.audit import replay_property
 from coterie.audit.case import Subject
 from coterie.audit.curves import auc_by_round
@@ -36,6 +36,7 @@ from coterie.rng import Rng
 
 KNEW = property_threat(PropertySplit.attacker).knows
 GAMMAS: dict[str, float | None] = {"passive": None, "active": 1.0, "scaled": 5.0}
+WAYS: Mapping[str, Features] = {"": directions, " by magnitudes": magnitudes}  # which finds more depends on the model
 OF = {Control.NONE: "", Control.PLACEBO: " of a placebo", Control.ABSENT: " of what is absent"}
 
 
@@ -49,8 +50,9 @@ class PropertyInference(Family):
         "From published models the adversary has each cluster's aggregate update, and takes its own upload out of it; "
         "from its own data it makes updates with and without the property, learns to tell them apart, and scores every "
         "(round, cluster). The active one trains the model to tell the property apart, the scaled one uploads five "
-        "times that. The victim uses property data in some rounds; labels are matched; features have signs. The "
-        "placebo is a random tag with the property's size and label mix, absent a victim that never uses property data."
+        "times that. Each looks at updates with their signs, and by magnitudes, as published: which finds more depends "
+        "on the model. The victim uses property data in some rounds; labels are matched. The placebo is a random tag "
+        "with the property's size and label mix, absent a victim that never uses property data."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -86,11 +88,12 @@ class PropertyInference(Family):
         shown = defence.kind == "none" and seed == subject.seed
         promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
         drawn = charts(played, federation, split_of(subject).warmup, Rng.seeded(seed)) if shown else ()
-        return played.evidence([finding for finding, *_ in runs], promise, drawn)
+        return played.evidence([finding for findings, *_ in runs for finding in findings], promise, drawn)
 
     def attacked(
         self, subject: Subject, examples: Examples, guard: Defence, control: Control, name: str, seed: int
-    ) -> tuple[Finding, Played, Trainer[object], Federation]:
+    ) -> tuple[list[Finding], Played, Trainer[object], Federation]:
+        """What one attack found, by each way of making features."""
         rng, split = Rng.seeded(seed), split_of(subject, control)
         federation = split.split(examples, rng.child("partition"))
         model = subject.built_model(examples)
@@ -101,22 +104,26 @@ class PropertyInference(Family):
             attack = ActiveProperty(**settings, data=split.auxiliary(federation), gamma=gamma)
         insiders = [attack] if isinstance(attack, ActiveProperty) else []
         played = play(trainer, federation, model, guard, rng, [attack.threat], insiders)
-        guess = attack.infer(played.view(attack.threat), split.auxiliary(federation), rng.child("attack"))
+        view, known = played.view(attack.threat), split.auxiliary(federation)
+        guesses = attack.infer_by(view, known, rng.child("attack"), tuple(WAYS.values()))
         truth = played.witness.property_truth(federation)
-        finding = replace(
-            judge(guess, truth, f"{name} inference{OF[control]}", KNEW),
-            adversary="curious client" if name == "passive" else "client that tampers",
-            control=control is not Control.NONE,
-            by_round=auc_by_round(guess, truth),
-        )
-        return finding, played, trainer, federation
+        findings = [
+            replace(
+                judge(guess, truth, f"{name} inference{way}{OF[control]}", KNEW),
+                adversary="curious client" if name == "passive" else "client that tampers",
+                control=control is not Control.NONE,
+                by_round=auc_by_round(guess, truth),
+            )
+            for way, guess in zip(WAYS, guesses, strict=True)
+        ]
+        return findings, played, trainer, federation
 
     def admits_recording(self, recording: Recording) -> str:
         return replay_property.lacking(recording)
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
         attack_on = partial(self.attack, recording.subject.audit.property_inference.every)
-        return replay_property.replay(attack_on, recording, seed)
+        return replay_property.replay(attack_on, WAYS, recording, seed)
 
     def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
         """As configured; in a stress test for as many rounds as it needs, and with the sampling that DP-SGD needs."""
@@ -153,7 +160,6 @@ class PropertyInference(Family):
             imagine_every=every,
             rules=rules_of(trainer, clients),
             most_features=1024,
-            features=directions,
         )
 
 
