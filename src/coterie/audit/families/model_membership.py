@@ -86,9 +86,14 @@ class ModelMembership(Family):
             return why
         if not recording.has_published:
             return "needs published models, and none was recorded"
-        return (
-            "" if recording.truth.held else "needs to know who holds which rows (held in the truth) to ask about them"
+        held = recording.truth.held
+        if not held:
+            return "needs to know who holds which rows (held in the truth) to ask about them"
+        last, rows = (
+            max(max(part, default=0) for part in held.values()),
+            len(recording.subject.examples(recording.subject.seed)),
         )
+        return "" if last < rows else f"clients held rows up to {last}, and [data] is others, 0 to {rows - 1}"
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
         """The rows of ``[data]`` are asked about; who held which is the truth's, and the rest was held by nobody."""
