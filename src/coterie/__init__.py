@@ -82,7 +82,7 @@ _HOMES = {
     "coterie.protocols.server_steps": ("ServerStep",),
     "coterie.protocols.starts": ("Given", "Pretrained", "Start"),
     "coterie.run.folder": ("RunFolder",),
-    "coterie.run.stopping": ("Patience",),
+    "coterie.measure.stopping": ("Patience",),
     "coterie.run.training": ("Outcome", "train"),
     "coterie.privacy.ledger": ("Ledger", "Spend"),
     "coterie.wire.messages": ("Contributions", "Down", "Kind", "Published", "Up"),

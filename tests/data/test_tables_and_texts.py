@@ -305,3 +305,34 @@ def test_catalogue_lists_every_source_with_its_state(tmp_path: Path) -> None:
     assert check("mnist", tmp_path).state.readiness is Readiness.DAMAGED
     with pytest.raises(InvalidInput, match="did you mean 'fashion_mnist'"):
         find("fashion-mnist")
+
+
+def test_a_table_s_numbers_and_labels(tmp_path: Path) -> None:
+    people().assign(pays=[0, 1, 1, 0]).to_csv(tmp_path / "people.csv", index=False)
+    path = tmp_path / "people.csv"
+    numbers = Table(path, label="age", predicts="numbers", standardise=False).load()
+    assert numbers.y.tolist() == [[20.0], [30.0], [40.0], [50.0]]
+    assert numbers.classes == 1
+    scaled = Table(path, label=("age", "branch"), predicts="numbers").load()
+    assert torch.allclose(scaled.y.mean(0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(scaled.y.square().mean(0), torch.ones(2))
+    labels = Table(path, label=("member", "pays"), predicts="labels").load()
+    assert labels.y.tolist() == [[True, False], [False, True], [True, True], [True, False]]
+    assert labels.label_names == ("member", "pays")
+    with pytest.raises(InvalidInput, match="must be one column for classes"):
+        Table(path, label=("member", "pays")).load()
+    with pytest.raises(InvalidInput, match=r"values of label column 'age'=4 must be two"):
+        Table(path, label="age", predicts="labels").load()
+    with pytest.raises(InvalidInput, match="column to predict='town' holds no numbers"):
+        Table(path, label="town", predicts="numbers").load()
+
+
+def test_arrays_of_numbers_and_labels(tmp_path: Path) -> None:
+    x, y = np.zeros((3, 2), np.float32), np.array([[0, 1], [1, 1], [0, 0]])
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    assert Arrays(tmp_path / "a.npz", predicts="labels").load().y.tolist() == (y == 1).tolist()
+    assert Arrays(tmp_path / "a.npz", predicts="numbers").load().y.tolist() == y.astype(float).tolist()
+    np.savez(tmp_path / "b.npz", x=x, y=2.5 * np.arange(3))
+    assert Arrays(tmp_path / "b.npz", predicts="numbers").load().y.tolist() == [[0.0], [2.5], [5.0]]
+    with pytest.raises(InvalidInput, match="must be 0 and 1, or truth values"):
+        Arrays(tmp_path / "b.npz", predicts="labels").load()

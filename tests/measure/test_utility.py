@@ -16,7 +16,7 @@ from coterie.learn.models.dense import Dense
 from coterie.learn.params import map_leaves
 from coterie.learn.sgd import Local
 from coterie.measure import utility
-from coterie.measure.utility import Scores, accuracy, evaluate
+from coterie.measure.utility import Scores, evaluate, scored
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.wire.messages import Published
@@ -43,7 +43,7 @@ def any_span(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("any_span")
 def test_accuracy_by_hand(numbers: Federation) -> None:
     first, second = torch.tensor([[1.0, 0.0]] * 4), torch.tensor([[0.0, 1.0]] * 4)
-    sign, zero = (accuracy(MODEL, BOTH, choice, numbers) for choice in (first, second))
+    sign, zero = (scored(MODEL, BOTH, choice, numbers) for choice in (first, second))
     torch.testing.assert_close(sign, torch.tensor([1.0, 2 / 3, torch.nan, 4 / 5]), equal_nan=True)
     torch.testing.assert_close(zero, torch.tensor([1.0, 1 / 3, torch.nan, 3 / 5]), equal_nan=True)
 
@@ -53,9 +53,9 @@ def test_mixtures_weigh_probabilities(numbers: Federation) -> None:
 
     At weights 0.3 and 0.7 it says class 0: 0.7 * 0.73 = 0.51.
     """
-    even = accuracy(MODEL, BOTH, torch.tensor([[0.5, 0.5]] * 4), numbers)
+    even = scored(MODEL, BOTH, torch.tensor([[0.5, 0.5]] * 4), numbers)
     assert float(even[1]) == pytest.approx(2 / 3)
-    leaning = accuracy(MODEL, BOTH, torch.tensor([[0.3, 0.7]] * 4), numbers)
+    leaning = scored(MODEL, BOTH, torch.tensor([[0.3, 0.7]] * 4), numbers)
     assert float(leaning[1]) == pytest.approx(1 / 3)
 
 
@@ -72,7 +72,7 @@ def test_ifca_s_clients_are_scored_with_their_choice(two_groups: Federation) -> 
     choice = scores.choices.argmax(1)
     assert scores.choices.sum(1).tolist() == [1.0] * 6
     assert scores.sizes == [3, 3]
-    swapped = accuracy(Dense((4, 5, 3)), done.state.published.values, 1 - scores.choices, two_groups)
+    swapped = scored(Dense((4, 5, 3)), done.state.published.values, 1 - scores.choices, two_groups)
     assert scores.mean > 0.9
     assert float(swapped.mean()) < 0.5
     assert choice[::2].unique().numel() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,11 +10,11 @@ import pytest
 from coterie.errors import InvalidInput
 from coterie.measure.reproduced import Decision, Estimate, Key, Row, Rows
 from coterie.recipes.originals import RECIPES, runs
-from coterie.recipes.originals.claims import ifca_claims, sattler_claims
+from coterie.recipes.originals.claims import ifca_claims, sattler_claims, start_claims
 from coterie.recipes.originals.tables import STARTS
 from coterie.recipes.settings import Scale, Settings
 
-VALUES = ("accuracy", "recovered", "right", "clusters", "starved", "two halves")
+VALUES = ("accuracy", "recovered", "right", "clusters", "starved", "ari", "two halves", "settled")
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.table)
@@ -63,7 +64,7 @@ def test_sattler_s_claims_count_runs() -> None:
             row(alike, rule="separation", groups="none", local="a"),
             row(100.0, rule="separation", groups="none", local="b"),
             row(groups, rule="separation", groups="labels", local="a"),
-            row(0.0, rule="no test of separation", groups="none", local="a"),
+            row(0.0, rule="no test", groups="none", local="a"),
         ]
         return [claim.decision for claim in sattler_claims(Rows.of(made))]
 
@@ -72,9 +73,29 @@ def test_sattler_s_claims_count_runs() -> None:
 
 
 def test_ifca_s_claims_can_fail() -> None:
-    recovered = zip((50, 40, 90, 90), STARTS, strict=True)
-    made = [row(value, trainer="IFCA", start=start, what="recovered") for value, start in recovered]
-    made.append(row(90.0, trainer="IFCA", start="best of 4", what="accuracy"))
-    made.append(row(95.0, trainer="global", what="accuracy"))
-    found = [claim.decision for claim in ifca_claims(Rows.of(made))]
-    assert found == [Decision.FAILS, Decision.HOLDS, Decision.HOLDS, Decision.FAILS]
+    made = [row(90.0, trainer="IFCA"), row(95.0, trainer="global"), row(80.0, trainer="local")]
+    assert [claim.decision for claim in ifca_claims(Rows.of(made))] == [Decision.FAILS, Decision.HOLDS]
+
+
+def test_starts_are_counted_and_compared() -> None:
+    def recovered(start: str, lost: int) -> Row:
+        by_seed = {seed: 100.0 if seed >= lost else 0.0 for seed in range(20)}
+        return Row(Key.of(start=start), "", None, Estimate.share(by_seed))
+
+    made = Rows.of([recovered("random", 8), recovered("vote", 2), recovered("best of 4", 1)])
+    found = [(claim.evidence, claim.decision) for claim in start_claims(made)]
+    assert found == [
+        ("12 of 20 runs", Decision.FAILS),
+        ("18 of 20 runs", Decision.FAILS),
+        ("18 of 20 runs", Decision.HOLDS),
+        ("19 of 20 runs", Decision.HOLDS),
+        ("19 of 20 runs", Decision.HOLDS),
+    ]
+
+
+def test_a_share_has_the_interval_of_a_count() -> None:
+    """20 of 20: Clopper and Pearson's lower end is 0.025 ** (1 / 20)."""
+    found = Estimate.share(dict.fromkeys(range(20), 100.0))
+    assert (found.value, found.high) == (100.0, 100.0)
+    assert found.low == pytest.approx(100 * 0.025 ** (1 / 20))
+    assert math.isnan(Estimate.share({}).value)

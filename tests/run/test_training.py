@@ -34,6 +34,7 @@ from coterie.learn.models.model import as_model
 from coterie.learn.params import pick
 from coterie.learn.sgd import Local
 from coterie.measure.groups import Clusters
+from coterie.measure.stopping import Patience
 from coterie.measure.utility import Scores
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import Neighbours
@@ -46,7 +47,6 @@ from coterie.protocols.starts import Given
 from coterie.rng import Rng, Secrets
 from coterie.run.folder import CHECKPOINT, METRICS, MODELS, SECRETS, RunFolder, free_folder, list_runs, versions
 from coterie.run.origin import Origin
-from coterie.run.stopping import Patience
 from coterie.run.training import Outcome, train
 from coterie.wire.codec import encode
 from coterie.wire.messages import Contributions, Down

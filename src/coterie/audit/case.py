@@ -177,6 +177,7 @@ class Subject(Config):
     def rehearse(self) -> None:
         """Build all that the user wrote before anything long begins: a mistake is said at once."""
         federation = self.federation()
+        self._require_classes(federation.examples)
         case = self.case(self.trainers[0], federation)
         clients = federation.clients
         for choice in self.audit.compare:
@@ -185,6 +186,14 @@ class Subject(Config):
             self._rehearse_property(self.audit.property, federation.examples)
         if case.model is not None:
             self._rehearse_model(case.model, federation.examples)
+
+    def _require_classes(self, examples: Examples) -> None:
+        require(
+            examples.classified,
+            "data",
+            self.data.kind,
+            "have labels or numbers to predict, and the audit's attacks go by classes; `coterie train` takes them",
+        )
 
     def _rehearse_property(self, asked: Property, examples: Examples) -> None:
         values = torch.from_numpy(tag_of(examples, asked.tag)).unique().tolist()
@@ -217,8 +226,8 @@ class Subject(Config):
     @property
     def fingerprint(self) -> str:
         """Of all that a job's result depends on beside the job itself: results of other settings are not taken."""
-        named = {"seed", "delta", "data", "public", "partition", "model", "trainer", "recorded"}
-        said = self.model_dump(mode="json", include=named)
+        named = {"seed", "delta", "data", "public", "partition", "model", "trainer", "recorded", "device"}
+        said = self.model_dump(mode="json", include=named | ({"stop", "evaluate_every"} if self.stop else set()))
         said |= {"property": self.audit.model_dump(mode="json")["property"], "version": __version__, "format": FORMAT}
         if self.recorded:
             said["defence"] = self.defence.model_dump(mode="json")

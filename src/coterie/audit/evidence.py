@@ -26,6 +26,7 @@ class Evidence:
     charts: Sequence[Chart] = ()  # the first seed's are shown
     pictures: Mapping[str, Sequence[str]] = field(default_factory=dict)  # "private" and "rebuilt": PNG files in base64
     suspected: Sequence[Suspected] = ()
+    clusters: str = ""  # who uses which model, in words; empty for a clustering
     spent: float | None = None  # epsilon, by the run's own ledger; None: nothing was entered
     by_client: Sequence[float] = ()  # the utility, of each client
     without: Mapping[str, Sequence[float]] = field(default_factory=dict)  # by baseline, what each client would have

@@ -100,6 +100,7 @@ class ReferenceRun:
             spent=self.case.spent(self.done.ledger),
             by_client=scores.values.tolist(),
             without=self.without,
+            clusters="" if self.case.model is None else self.done.clusters.words,
         )
 
 
@@ -107,7 +108,7 @@ class ReferenceRun:
 def run(subject: Subject, defence: Choice, seed: int, threats: Sequence[ThreatModel] = ()) -> Iterator[ReferenceRun]:
     """The first trainer's: what an audit is of. ``threats``: who listens."""
     case = subject.case_of(defence, seed)
-    every = max(1, getattr(case.protocol, "rounds", 1) // POINTS)
+    every = subject.evaluate_every if subject.stop else max(1, getattr(case.protocol, "rounds", 1) // POINTS)
     witness = Witness()
     with tempfile.TemporaryDirectory(prefix="coterie-tape-") as folder:
         large = _bytes(case) > IN_MEMORY
@@ -121,6 +122,8 @@ def run(subject: Subject, defence: Choice, seed: int, threats: Sequence[ThreatMo
             evaluate_every=every,
             tape=tape,
             witness=witness,
+            stop=subject.stop,
+            device=subject.device,
         )
         yield ReferenceRun(subject, defence, case, done, witness, peak_memory())
 

@@ -79,4 +79,5 @@ def defended(family: str, defence: str, evidence: Sequence[Evidence], undefended
         gains={
             name: pooled([gain(measure, one.by_client, bare.without[name]) for one, bare in pairs]) for name in names
         },
+        clusters=evidence[0].clusters,
     )

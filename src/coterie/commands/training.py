@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -34,11 +33,9 @@ class Line:
     trainer: str
     measure: str
     utility: float
-    sizes: list[int]
     seconds: float
     folder: Path
-    agreement: float  # with the known groups, as adjusted Rand index; NaN where they are not known
-    warning: str = ""  # of clusters that nobody uses
+    clusters: str = ""  # who uses which model, in words; a clustering has none
 
 
 def train(path: Path | None, root: Path, seed: int | None, record: Path | None = None) -> None:
@@ -139,6 +136,8 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
             witness=witness,
             progress=tell,
             secret=True,
+            stop=config.stop,
+            device=config.device,
         )
     if promise := replace(case, simulated=outcome.simulated).promise:
         used = case.spent(outcome.ledger)
@@ -147,9 +146,8 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
     if recording:
         describe(Path(recording), config.model_dump(mode="json"), case, scores.choices.argmax(1), witness)
         console.print(f"messages: {recording}; `coterie audit --recorded {recording}` attacks them", soft_wrap=True)
-    sizes, seconds = outcome.cluster_sizes if case.model is not None else [], time.monotonic() - started
-    ari, warning = (outcome.clusters.ari, outcome.clusters.warning) if case.model is not None else (math.nan, "")
-    return Line(kind, scores.measure, scores.mean, sizes, seconds, folder.path, ari, warning)
+    clusters, seconds = "" if case.model is None else outcome.clusters.words, time.monotonic() - started
+    return Line(kind, scores.measure, scores.mean, seconds, folder.path, clusters)
 
 
 def measured(row: Measured) -> str:
@@ -163,19 +161,15 @@ def _show(lines: list[Line]) -> None:
     table.add_column("trainer")
     table.add_column("measure")
     table.add_column("utility", justify="right")
-    table.add_column("clients a model")
-    table.add_column("ARI", justify="right")
     table.add_column("time", justify="right")
     table.add_column("run", no_wrap=True)
     for line in sorted(lines, key=lambda line: line.utility * (-1 if HIGHER_IS_BETTER[line.measure] else 1)):
-        sizes = ", ".join(map(str, line.sizes))
-        ari = "" if math.isnan(line.agreement) else f"{line.agreement:.2f}"
-        row = (line.trainer, line.measure, f"{line.utility:.4f}", sizes, ari, f"{line.seconds:.1f} s", line.folder.name)
+        row = (line.trainer, line.measure, f"{line.utility:.4f}", f"{line.seconds:.1f} s", line.folder.name)
         table.add_row(*row)
     console.print(table)
     for line in lines:
-        if line.warning:
-            console.print(f"[yellow]{line.trainer}[/]: {line.warning}", soft_wrap=True)
+        if line.clusters:
+            console.print(f"[bold]{line.trainer}[/]: {line.clusters}", soft_wrap=True, highlight=False)
     console.print(f"Models, metrics and settings of each run are in {lines[0].folder.parent}/", soft_wrap=True)
 
 

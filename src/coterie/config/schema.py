@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coterie.config import registry
 from coterie.errors import DataMissing, InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
+from coterie.measure.stopping import Patience
 from coterie.privacy.guarantee import DELTA
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ class Config(BaseModel):
     name: str = Field(default="run", max_length=100, pattern=r"^\w[\w .+,=()-]*$")  # a folder is named after it
     seed: int = Field(default=0, ge=0)
     evaluate_every: int = Field(default=10, ge=1)
+    stop: Patience | None = None  # when a run may end before its last round
+    device: str = "cpu"  # or "cuda", "mps": where clients compute
     delta: float = Field(default=DELTA, gt=0, lt=1)  # at which every epsilon is stated
     data: Choice = Choice(kind="mnist5k")
     public: PublicChoice | None = None

@@ -18,8 +18,8 @@ class Examples:
     """A data set in memory. Tags are further facts about each example: attributes, author, writer."""
 
     x: Tensor  # (examples, ...): float32 pictures or features, or int64 tokens
-    y: Tensor  # (examples,) int64 class labels
-    classes: int
+    y: Tensor  # (examples,) int64 classes; (examples, classes) bool labels, or float32 numbers that are predicted
+    classes: int  # how many there are; or how many labels or numbers an example has
     name: str
     tags: Mapping[str, Tensor] = field(default_factory=dict)  # each (examples,)
     label_names: tuple[str, ...] = ()
@@ -39,13 +39,7 @@ class Examples:
             f"must equal len(x)={len(self.x)}",
         )
         self._require_finite()
-        low, high = int(self.y.min()), int(self.y.max())
-        require(
-            low >= 0 and high < self.classes,
-            f"{self.name}.y",
-            (low, high),
-            f"must lie in 0..{self.classes - 1}; renumber the labels or set classes",
-        )
+        self._require_targets()
         for tag, values in self.tags.items():
             require(
                 len(values) == len(self.x),
@@ -60,6 +54,33 @@ class Examples:
             bad = (~torch.isfinite(self.x.reshape(len(self.x), -1)).all(1)).nonzero()
             if len(bad):
                 raise InvalidInput(f"{self.name}.x[{int(bad[0])}] has NaN or infinity; clean or drop that example")
+
+    def _require_targets(self) -> None:
+        if not self.classified:
+            shape, due = tuple(self.y.shape), (len(self.x), self.classes)
+            require(shape == due, f"{self.name}: shape of y", shape, f"must be {due}, a column a label or number")
+            finite = bool(torch.isfinite(self.y).all())
+            require(finite, f"{self.name}.y", "NaN or infinity", "cannot be learned; clean or drop those examples")
+            return
+        low, high = int(self.y.min()), int(self.y.max())
+        require(
+            low >= 0 and high < self.classes,
+            f"{self.name}.y",
+            (low, high),
+            f"must lie in 0..{self.classes - 1}; renumber the labels or set classes",
+        )
+
+    @property
+    def classified(self) -> bool:
+        """Whether every example is of one class, rather than having labels (truth values) or numbers to predict."""
+        return not (self.y.is_floating_point() or self.y.dtype == torch.bool)
+
+    def classes_for(self, what: str) -> Tensor:
+        """y, for what goes by classes."""
+        if not self.classified:
+            kind = "several labels" if self.y.dtype == torch.bool else "numbers to predict"
+            raise InvalidInput(f"{what} goes by classes, and {self.name} has {kind}; use iid, by_tag or rotation")
+        return self.y
 
     def __len__(self) -> int:
         return len(self.x)

@@ -20,11 +20,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import linear
 
 from coterie.learn.exact_gradients import stands_alone
 from coterie.learn.layer_gradients import RULES, Names, Outer, Part, understood
 from coterie.learn.params import Layout, Params, flatten, map_leaves
+from coterie.learn.targets import targets
 from coterie.learn.whole import whole_rows
 
 TRIAL_TOLERANCE = 1e-3
@@ -74,7 +75,7 @@ def whole_gradient(
     """
     kept = (weights != 0).nonzero().flatten()
     total = torch.zeros(Layout.of(leaves).length, dtype=torch.float64)
-    size = BLOCK if _stands_alone(module, leaves, x) else 1
+    size = BLOCK if _stands_alone(module, leaves, x, y) else 1
     for places in kept.split(size):
         block = torch.cat([places, places[:1].expand(size - len(places))])  # filled up with what is then left out
         rows = _gradient_rows(module, leaves, x[block], y[block])[: len(places)] * weights[places].unsqueeze(1)
@@ -94,14 +95,15 @@ def _gradient_rows(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> T
     return flatten({name: found[name] if name in found else zeros[name] for name in leaves})
 
 
-def _stands_alone(module: nn.Module, leaves: Params, like: Tensor) -> bool:
+def _stands_alone(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor) -> bool:
     """Tried once for a module and shape, on random examples, without dropout, which is drawn by the row."""
     key = (tuple(like.shape[1:]), torch.get_num_threads())
     tried = _alone.setdefault(module, {})
     if key not in tried:
         draws = torch.Generator().manual_seed(0)
         x = torch.randn(BLOCK, *like.shape[1:], generator=draws)
-        x, y = (x if like.is_floating_point() else x.gt(0)).to(like.dtype), torch.arange(BLOCK).remainder(2)
+        x = (x if like.is_floating_point() else x.gt(0)).to(like.dtype)
+        y = targets(like_y).made_up(BLOCK, like_y)
         with _without_dropout(module):
             tried[key] = _traceable(module, leaves, x, y) and stands_alone(
                 lambda order: _gradient_rows(module, leaves, x[order[0]], y[order[0]]).unsqueeze(0),
@@ -113,7 +115,7 @@ def _stands_alone(module: nn.Module, leaves: Params, like: Tensor) -> bool:
 def _plain(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     tracked = {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
     with torch.enable_grad():
-        loss = cross_entropy(functional_call(module, tracked, (x,)), y, reduction="sum")
+        loss = targets(y).losses(functional_call(module, tracked, (x,)), y).sum()
     grads = torch.autograd.grad(loss, list(tracked.values()), allow_unused=True)
     return {
         name: torch.zeros_like(leaf) if grad is None else grad
@@ -171,7 +173,7 @@ def _trace(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str,
     fixed = {name: leaf.detach() for name, leaf in leaves.items()}
     trace = _Trace(len(x))
     with _watched(module, trace), torch.enable_grad():
-        loss = cross_entropy(functional_call(module, fixed, (x,)), y, reduction="sum")
+        loss = targets(y).losses(functional_call(module, fixed, (x,)), y).sum()
         return trace.parts(loss)
 
 

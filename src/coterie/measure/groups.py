@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.measure.clustering import adjusted_rand, mutual_information
 from coterie.measure.utility import Scores
 
+LISTED = 8  # models that are named one by one
 STARVED = 0.5
 """A component of a mixture is starved if its mean weight is under this part of an even share."""
 
@@ -71,6 +72,18 @@ class Clusters:
         least = ", ".join(f"{self.weights[slot]:.2f}" for slot in self.starved)
         even = 1 / len(self.weights)
         return f"components {_listed(self.starved)} starve: mean weight {least}, where {even:.2f} would be even"
+
+    @property
+    def words(self) -> str:
+        """How many clients use each model, and their mean score; agreement with known groups; what is amiss."""
+        used = [(size, value) for size, value in zip(self.sizes, self.values, strict=True) if size]
+        if len(used) <= LISTED:
+            models = ", ".join(f"{size} ({value:.3g})" for size, value in used)
+        else:
+            ends = [(min(column), max(column)) for column in zip(*used, strict=True)]
+            models = f"{len(used)} models of {ends[0][0]} to {ends[0][1]} ({ends[1][0]:.3g} to {ends[1][1]:.3g})"
+        known = "" if math.isnan(self.ari) else f"ARI {self.ari:.2f}"
+        return "; ".join(filter(None, [f"clients a model: {models}", known, self.warning]))
 
     def row(self) -> dict[str, object]:
         """As it is written beside other measurements; what is not known is left out."""

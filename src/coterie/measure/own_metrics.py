@@ -12,18 +12,21 @@ from coterie.errors import InvalidInput
 from coterie.flow.cohort import evaluation_block
 from coterie.flow.ring import AnyRing
 from coterie.learn.params import pick
+from coterie.learn.targets import targets
 from coterie.measure.utility import served
 
 Metric = Callable[[Tensor, Tensor], float]
-"""From a client's class probabilities (rows, classes) and labels (rows,) of its test rows."""
+"""From what a client predicts for its test rows, and the truth: class probabilities (rows, classes) and classes
+(rows,); the labels' probabilities and the labels, or numbers and numbers, all (rows, width)."""
 
 
 def mean_of(metric: Metric, ring: AnyRing, state: object) -> float:
     """The mean over the clients with test rows, each with the mixture of models that it predicts with."""
     federation, model = ring.federation, ring.model
     if model is None or not isinstance(federation, Federation):
-        raise InvalidInput("metrics: a clustering has no class probabilities; leave them out")
+        raise InvalidInput("metrics: a clustering predicts nothing; leave them out")
     models, choices = served(ring, state)
+    kind = targets(federation.examples.y)
     values = []
     for client in federation.test.sizes.nonzero().flatten().tolist():
         rows = federation.test[client]
@@ -31,6 +34,6 @@ def mean_of(metric: Metric, ring: AnyRing, state: object) -> float:
         for slot in choices[client].nonzero().flatten().tolist():
             params, blocks = pick(models, slot), rows.split(evaluation_block(model))
             parts = [model.logits(params, federation.examples.x[block]) for block in blocks]
-            mixed += choices[client, slot] * torch.cat(parts).softmax(1)
+            mixed += choices[client, slot] * kind.predicted(torch.cat(parts))
         values.append(float(metric(mixed, federation.examples.y[rows])))
     return sum(values) / len(values) if values else float("nan")

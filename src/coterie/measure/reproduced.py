@@ -16,7 +16,7 @@ from scipy.stats import norm, t
 
 from coterie.errors import InvalidInput, require
 from coterie.measure.findings import Chart, Gallery
-from coterie.measure.intervals import CONFIDENCE, Interval
+from coterie.measure.intervals import CONFIDENCE, Interval, proportion
 from coterie.measure.judge import t_interval
 
 Value = str | int | float | bool
@@ -120,6 +120,15 @@ class Estimate(Interval):
         if math.isnan(low):
             return Estimate(mean, by_seed=known)
         return Estimate(mean, min(max(low, least), most), min(max(high, least), most), by_seed=known)
+
+    @staticmethod
+    def share(by_seed: Mapping[int, float]) -> Estimate:
+        """In per cent, of values that are 0 or 100: how often it came true, with the exact interval of a count."""
+        right = sum(value == 100 for value in by_seed.values())
+        if not by_seed:
+            return Estimate(math.nan)
+        found = proportion(right, len(by_seed))
+        return Estimate(100 * found.estimate, 100 * found.low, 100 * found.high, by_seed=by_seed)
 
     def __str__(self) -> str:
         if self.low == self.high or not self.is_known:

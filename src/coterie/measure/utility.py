@@ -17,12 +17,14 @@ from coterie.learn.clusters.columns import means_by_label
 from coterie.learn.clusters.lloyd import nearest, squared_distances
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params, pick
+from coterie.learn.targets import CLASSES, MULTI_LABEL, NUMBERS, targets
 from coterie.measure.intervals import Sample
 from coterie.protocols.clusterings.vertical_kmeans import LABELS
 
 ROWS_AT_ONCE = 200_000
-ACCURACY, COST = "accuracy", "k-means cost"
-HIGHER_IS_BETTER = {ACCURACY: True, COST: False}
+ACCURACY, F1, ERROR, COST = "accuracy", "F1 of labels", "mean squared error", "k-means cost"
+HIGHER_IS_BETTER = {ACCURACY: True, F1: True, ERROR: False, COST: False}
+MEASURES = {CLASSES: ACCURACY, MULTI_LABEL: F1, NUMBERS: ERROR}
 
 
 def utility_in(row: Mapping[str, Any]) -> tuple[str, float] | None:
@@ -49,7 +51,7 @@ class Scores:
     def sample(self) -> Sample:
         """The mean over the clients that have something to be served on."""
         served = self.values[~self.values.isnan()]
-        most = 1.0 if self.measure == ACCURACY else math.inf
+        most = 1.0 if HIGHER_IS_BETTER[self.measure] else math.inf
         return replace(Sample.average(served.tolist(), 0.0, most), mean=self.mean)
 
     @property
@@ -61,7 +63,8 @@ class Scores:
 def evaluate(ring: AnyRing, state: object) -> Scores:
     """What every client would have of the federation now: the only evaluation there is.
 
-    Of a network, its accuracy on the client's own test rows; of a clustering, the mean squared distance of the client's
+    Of a network, its accuracy on the client's own test rows (F1 where an example may have several labels, the mean
+    squared error where numbers are predicted); of a clustering, the mean squared distance of the client's
     points from the nearest centre, or of records from the mean of their cluster where parties hold columns of them.
     What is published passes both sides' guards on its way, as in a round.
     """
@@ -72,7 +75,7 @@ def evaluate(ring: AnyRing, state: object) -> Scores:
     models, choices = served(ring, state)
     if ring.model is None:
         return Scores(_costs(models["centres"][0], federation), choices, COST)
-    return Scores(accuracy(ring.model, models, choices, federation), choices)
+    return Scores(scored(ring.model, models, choices, federation), choices, MEASURES[targets(federation.examples.y)])
 
 
 def served(ring: AnyRing, state: object) -> tuple[Params, Tensor]:
@@ -99,23 +102,42 @@ def _cost_of_columns(labels: Tensor, federation: VerticalFederation) -> float:
     return total
 
 
-def accuracy(model: Model, models: Params, choices: Tensor, federation: Federation) -> Tensor:
-    """(clients,): the share of test rows that each client's mixture of models gets right."""
+def scored(model: Model, models: Params, choices: Tensor, federation: Federation) -> Tensor:
+    """(clients,): how well each client's mixture of models does on its test rows, by the measure of the targets."""
     test = federation.test
     rows, places = test.rows.unique(return_inverse=True)  # clients of a group share their test rows
     owners = torch.repeat_interleave(torch.arange(federation.clients), test.offsets.diff())
-    chances = _chances(model, models, federation, rows, _used(choices, owners, places, len(rows)))
+    answers = _answers(model, models, federation, rows, _used(choices, owners, places, len(rows)))
     truth = federation.examples.y[rows]
     result = torch.full((federation.clients,), torch.nan)
     for start, end in _spans(test):
         offsets = test.offsets[start : end + 1]
         span = slice(int(offsets[0]), int(offsets[-1]))
         here, whose = places[span], owners[span]
-        mixed = torch.einsum("rsc,rs->rc", chances[here], choices[whose])
-        right = (mixed.argmax(1) == truth[here]).float()
-        totals = torch.zeros(end - start).index_add_(0, whose - start, right)
-        result[start:end] = torch.where(offsets.diff() > 0, totals / offsets.diff(), torch.nan)
+        mixed = torch.einsum("rsc,rs->rc", answers[here], choices[whose])
+        parts = tally(mixed, truth[here])
+        totals = torch.zeros(end - start, 2).index_add_(0, whose - start, parts)
+        result[start:end] = torch.where(offsets.diff() > 0, _quotient(totals), torch.nan)
     return result
+
+
+def tally(predicted: Tensor, y: Tensor) -> Tensor:
+    """(rows, 2): what each row adds to the two sides of the fraction that the measure of these targets is."""
+    kind = targets(y)
+    if kind is CLASSES:
+        above = (predicted.argmax(1) == y).float()
+    elif kind is NUMBERS:
+        above = kind.losses(predicted, y)
+    else:
+        said = predicted > 0.5
+        both = 2 * (said & y).sum(1)
+        return torch.stack([both, said.sum(1) + y.sum(1)], 1).float()
+    return torch.stack([above, torch.ones_like(above)], 1)
+
+
+def _quotient(totals: Tensor) -> Tensor:
+    """Where there is nothing to find and nothing was said (no label at all), all of it is right."""
+    return torch.where(totals[:, 1] > 0, totals[:, 0] / totals[:, 1], 1.0)
 
 
 def _used(choices: Tensor, owners: Tensor, places: Tensor, rows: int) -> Tensor:
@@ -126,15 +148,15 @@ def _used(choices: Tensor, owners: Tensor, places: Tensor, rows: int) -> Tensor:
     return used
 
 
-def _chances(model: Model, models: Params, federation: Federation, rows: Tensor, used: Tensor) -> Tensor:
+def _answers(model: Model, models: Params, federation: Federation, rows: Tensor, used: Tensor) -> Tensor:
     """(distinct rows, slots, classes), zero where a model is not used."""
-    slots = used.shape[1]
-    chances = torch.zeros(len(rows), slots, federation.examples.classes)
+    slots, kind = used.shape[1], targets(federation.examples.y)
+    answers = torch.zeros(len(rows), slots, federation.examples.classes)
     for slot in range(slots):
         params = pick(models, slot)
         for block in used[:, slot].nonzero().flatten().split(evaluation_block(model)):
-            chances[block, slot] = model.logits(params, federation.examples.x[rows[block]]).softmax(1)
-    return chances
+            answers[block, slot] = kind.predicted(model.logits(params, federation.examples.x[rows[block]]))
+    return answers
 
 
 def _spans(shards: Shards) -> list[tuple[int, int]]:

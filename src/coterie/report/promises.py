@@ -47,7 +47,7 @@ def _costs(family: str, found: Sequence[Defended]) -> Html:
     for one in found:
         cells = [
             defence_name(one.defence),
-            join([f"{one.utility_measure} ", measured(one.utility)]),
+            join([f"{one.utility_measure} ", measured(one.utility), element("div", element("small", one.clusters))]),
             _without(one),
             _price(one, base),
             seconds(one.seconds),

@@ -23,17 +23,18 @@ from coterie.learn.models.device import OnDevice, usable
 from coterie.learn.models.mixture import Mixture
 from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params, pick
+from coterie.learn.targets import CLASSES, Targets, targets
 from coterie.measure.cost import Stopwatch
 from coterie.measure.groups import Clusters
 from coterie.measure.own_metrics import Metric, mean_of
-from coterie.measure.utility import ACCURACY, COST, Scores, evaluate
+from coterie.measure.stopping import Patience
+from coterie.measure.utility import ACCURACY, COST, HIGHER_IS_BETTER, Scores, evaluate, utility_in
 from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
 from coterie.protocols.base import Trainer
 from coterie.protocols.starts import Start
 from coterie.rng import Secrets
 from coterie.run.folder import SECRETS, Checkpoint, Measured, RunFolder
-from coterie.run.stopping import Patience
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 from coterie.wire.view import ThreatModel, View
@@ -60,6 +61,7 @@ class Outcome:
     simulated: bool = True  # whether the noise came from a seed: then it hides nothing from whoever has that
     model: Model | None = None  # the architecture; clusterings have none
     groups: Tensor = field(default_factory=lambda: torch.empty(0))  # (clients,): the true ones, -1 where there is none
+    kind: Targets = CLASSES  # what is predicted
 
     @property
     def accuracy(self) -> float:
@@ -90,7 +92,7 @@ class Outcome:
         weights = self.scores.choices[client]
         used = weights.nonzero().flatten().tolist()
         modules = [self.model.module(pick(self.models, slot)) for slot in used]
-        return modules[0] if len(modules) == 1 else Mixture(modules, weights[used])
+        return modules[0] if len(modules) == 1 else Mixture(modules, weights[used], self.kind)
 
     def models_of_clients(self) -> dict[str, Tensor]:
         """(clients, ...): the model that each client uses most, from which it may be fine-tuned."""
@@ -124,9 +126,9 @@ def train(
     ``ledger`` composes over all runs that it is handed to, and refuses one that would spend more than it has left.
     ``start`` is the trainer's ``begins``; with ``stop`` a run may end early. On another ``device`` ("cuda", "mps")
     clients train and evaluate there; what travels, noise and the server stay on the CPU. ``metrics`` are measures of
-    your own, by name: functions of a client's class probabilities (rows, classes) and labels (rows,); their means over
-    clients are in the history. With ``secret`` noise does not follow from the seed: its root comes from the operating
-    system and is kept in the folder, for its owner alone, so that the run can be resumed.
+    your own, by name: functions of what a client predicts (class probabilities (rows, classes); see ``Metric``) and the
+    truth; their means over clients are in the history. With ``secret`` noise does not follow from the seed: its root
+    comes from the operating system and is kept in the folder, for its owner alone, so that the run can be resumed.
     """
     defence = defence or Defence()
     require(folder is not None or not secret, "secret", secret, "needs a folder to keep its root in; or pass seed=None")
@@ -231,6 +233,7 @@ def _trained(
         ring.roots.secrets.reproducible,
         ring.model,
         federation.groups,
+        targets(federation.examples.y),
     )
 
 
@@ -277,9 +280,14 @@ class _Watcher:
         if self.progress is not None:
             self.progress(ask.round, self.history[-1] if self.history else None)
         measured_now = bool(self.history) and self.history[-1]["round"] == ask.round
-        if self.stop is not None and measured_now and self.stop.enough([row[ACCURACY] for row in self.history]):
+        if self.stop is not None and measured_now and self.stop.enough(self._scores()):
             raise _Enough(ask.state)
         self.stopwatch.paused += time.monotonic() - started
+
+    def _scores(self) -> list[float]:
+        """One a measurement; the more the better."""
+        found = [utility_in(row) for row in self.history]
+        return [value if HIGHER_IS_BETTER[name] else -value for name, value in filter(None, found)]
 
     def checkpoint(self, state: State) -> Checkpoint:
         ring = self.ring

@@ -50,15 +50,20 @@ def is_split(examples: Examples) -> bool:
 
 
 def pool(examples: Examples, test_share: float, rng: Rng) -> tuple[Rows, Rows]:
-    """Training and test rows, each shuffled: the published split, or a hold-out of each label's ``test_share``."""
+    """Training and test rows, each shuffled: the published split, or a hold-out of each class's ``test_share``."""
     order = rng.child("pool").numpy().permutation(len(examples))
     if is_split(examples):
         held = examples.tags[SPLIT].numpy()[order] == TEST
     else:
-        y = examples.y.numpy()[order]
-        sizes = np.bincount(y, minlength=examples.classes)
+        y = strata(examples)[order]
+        sizes = np.bincount(y)
         held = rank_within(y) < np.floor(sizes * test_share + 0.5)[y]
     return order[~held], order[held]
+
+
+def strata(examples: Examples) -> Rows:
+    """What is held out in equal shares: the classes; all rows together where there are none."""
+    return examples.y.numpy() if examples.classified else np.zeros(len(examples), np.int64)
 
 
 def rank_within(groups: NDArray[np.int64]) -> Rows:

@@ -198,6 +198,7 @@ class LabelPermutations(Grouped):
     permutations: int | tuple[tuple[int, ...], ...] = 4
 
     def versions(self, examples: Examples) -> int:
+        examples.classes_for("partition 'label_permutations'")
         given = self.permutations
         if isinstance(given, int):
             require(given >= 1, "permutations", given, "must be at least 1")

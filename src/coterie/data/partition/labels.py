@@ -23,6 +23,7 @@ from coterie.data.partition.dealing import (
     require_share,
     shards,
     shared,
+    strata,
     unknown_groups,
 )
 from coterie.errors import require
@@ -47,7 +48,7 @@ class Iid(Partition):
         train_rows, test_rows = pool(examples, self.test_share, rng)
         require_clients(self.clients, len(train_rows))
         train = shards(train_rows, self.owners(len(train_rows), rng), self.clients)
-        test = mirror(train, examples.y.numpy(), test_rows, rng)
+        test = mirror(train, strata(examples), test_rows, rng)
         return Federation(examples, train, test, groups=torch.zeros(self.clients, dtype=torch.int64))
 
     def owners(self, rows: int, rng: Rng) -> Rows:
@@ -79,7 +80,7 @@ class Dirichlet(Partition):
 
     def split(self, examples: Examples, rng: Rng) -> Federation:
         require_share("test_share", self.test_share, 0.9)
-        y = examples.y.numpy()
+        y = examples.classes_for("partition 'dirichlet'").numpy()
         rows = pool(examples, 0.0, rng)[0]
         require_clients(self.clients, len(rows))
         owner = skew(y[rows], self.clients, self.alpha, self.minimum, rng)
@@ -151,11 +152,11 @@ class LabelSets(Partition):
 
     def split(self, examples: Examples, rng: Rng) -> Federation:
         require_share("test_share", self.test_share, 0.9)
+        y = examples.classes_for("partition 'label_sets'").numpy()
         label_sets = self.label_sets(examples, rng)
         set_of = np.full(examples.classes, -1)
         for number, labels in enumerate(label_sets):
             set_of[list(labels)] = number
-        y = examples.y.numpy()
         train_rows, test_rows = (rows[set_of[y[rows]] >= 0] for rows in pool(examples, self.test_share, rng))
         require_clients(self.clients, len(train_rows))
         require(

@@ -78,7 +78,7 @@ class PropertySplit(Partition):
     def split(self, examples: Examples, rng: Rng) -> Federation:
         has = self.marked(examples, rng)
         tagged = replace(examples, tags={**examples.tags, PROPERTY: torch.from_numpy(has.astype(np.int64))})
-        y = examples.y.numpy()
+        y = examples.classes_for("partition 'property'").numpy()
         train, test = pool(examples, self.test_share, rng)
         marked, other = train[has[train]], train[~has[train]]
         require(len(marked) >= 2, f"training examples with {self.tag}={self.value}", len(marked), "must be at least 2")

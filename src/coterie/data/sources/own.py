@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 X_NAMES = ("x", "X", "features", "images", "data", "x_train")
 Y_NAMES = ("y", "Y", "labels", "label", "target", "targets", "y_train")
 MOST_CLASSES, MOST_VALUES = 1000, 200
+
+
+Predicted = Literal["classes", "labels", "numbers"]
+"""One class an example, labels of which it may have several (truth values), or numbers."""
 
 
 class OwnFile(Source):
@@ -60,15 +64,20 @@ class Table(OwnFile):
     zeros and ones a value. Tags are numbered in sorted order and are not features. ``above`` makes a further tag of a
     column of numbers, 1 where it lies above the bound, and leaves it a feature. Rows with gaps raise, or go with
     ``drop_gaps``.
+
+    ``predicts="numbers"``: the label columns (one or several) are measurements, standardised like features, so that an
+    error of 1 is that of always answering the mean. ``"labels"``: an example may have several labels; their columns
+    have two values each, of which the larger one means yes.
     """
 
     path: Path
-    label: str
+    label: str | tuple[str, ...]
     tags: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     above: Mapping[str, float] = field(default_factory=dict)
     standardise: bool = True
     drop_gaps: bool = False
+    predicts: Predicted = "classes"
 
     name: ClassVar[str] = "table"
     about: ClassVar[str] = "a CSV or Parquet file of yours"
@@ -76,8 +85,8 @@ class Table(OwnFile):
 
     def read(self, folder: Path) -> Examples:
         frame = self.without_gaps(read_frame(folder), folder)
-        y, names = self.labels(frame[self.label])
-        features = [column for column in frame.columns if column not in (self.label, *self.tags, *self.drop)]
+        y, names = self.targets(frame)
+        features = [column for column in frame.columns if column not in (*self.named, *self.tags, *self.drop)]
         require(len(features) > 0, "features", features, "none is left beside label, tags and drop; keep a column")
         x = np.concatenate([self.encoded(frame[column]) for column in features], 1)
         return Examples(
@@ -90,8 +99,31 @@ class Table(OwnFile):
             label_names=names,
         )
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The label columns."""
+        return (self.label,) if isinstance(self.label, str) else self.label
+
+    def targets(self, frame: pd.DataFrame) -> tuple[torch.Tensor, tuple[str, ...]]:
+        if self.predicts == "classes":
+            one = len(self.named) == 1
+            require(one, "label", self.label, "must be one column for classes; set predicts to 'labels' or 'numbers'")
+            return self.labels(frame[self.named[0]])
+        made = self.yes_or_no if self.predicts == "labels" else self.measured
+        return torch.from_numpy(np.stack([made(frame[column]) for column in self.named], 1)), self.named
+
+    @staticmethod
+    def yes_or_no(column: Column) -> NDArray[np.bool_]:
+        values = np.unique(column.to_numpy())
+        require(len(values) == 2, f"values of label column {column.name!r}", len(values), "must be two: no and yes")
+        return np.asarray(column.to_numpy() == values[1])
+
+    def measured(self, column: Column) -> NDArray[np.float32]:
+        values = self.numbers(column, "to predict")
+        return standardised(values) if self.standardise else values.astype(np.float32)
+
     def without_gaps(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-        for column in (self.label, *self.tags, *self.drop, *self.above):
+        for column in (*self.named, *self.tags, *self.drop, *self.above):
             require(column in frame.columns, f"column of {path.name}", column, nearest(column, frame.columns))
         frame = frame.drop(columns=list(self.drop))
         gaps = frame.isna().sum()
@@ -103,20 +135,18 @@ class Table(OwnFile):
             )
         return frame.dropna()
 
-    def numbers(self, column: Column) -> NDArray[np.float64]:
+    def numbers(self, column: Column, what: str = "in above") -> NDArray[np.float64]:
         from pandas.api import types
 
-        require(
-            types.is_numeric_dtype(column), "column in above", column.name, "holds no numbers; make it a tag instead"
-        )
+        require(types.is_numeric_dtype(column), f"column {what}", column.name, "holds no numbers; name another")
         return column.to_numpy(np.float64)
 
     def labels(self, column: Column) -> tuple[torch.Tensor, tuple[str, ...]]:
         values, codes = np.unique(column.to_numpy(), return_inverse=True)
         if len(values) > min(MOST_CLASSES, max(len(column) // 2, 1)):
             raise InvalidInput(
-                f"label column {self.label!r} has {len(values)} values in {len(column)} rows; that is a measurement "
-                "or a key, not a class: cut it into ranges or name another column"
+                f"label column {column.name!r} has {len(values)} values in {len(column)} rows; that is a measurement "
+                "or a key, not a class: predict it as such with predicts='numbers', cut it into ranges, or name another"
             )
         return integers(codes), tuple(map(str, values))
 
@@ -171,7 +201,8 @@ class Arrays(OwnFile):
     """An npz file. Its arrays are found by their usual names (x or features, y or labels) or by those given.
 
     Bytes of three or four axes are pictures (n, rows, columns[, channels]) and are scaled to 0..1; other numbers stay
-    as they are; whole numbers of two axes given as ``tokens`` are texts. One-hot labels are taken too. Further
+    as they are; whole numbers of two axes given as ``tokens`` are texts. One-hot labels are taken too. With
+    ``predicts="labels"`` an example may have several labels (0 and 1), with ``"numbers"`` y are measurements. Further
     arrays of whole numbers, one an example, become tags (``split`` is the published split).
     """
 
@@ -179,6 +210,7 @@ class Arrays(OwnFile):
     x: str | None = None
     y: str | None = None
     tokens: bool = False
+    predicts: Predicted = "classes"
 
     name: ClassVar[str] = "arrays"
     about: ClassVar[str] = "an .npz file of yours"
@@ -188,8 +220,7 @@ class Arrays(OwnFile):
         held = read_npz(folder, DENSE)
         x_name, y_name = self.chosen("x", self.x, X_NAMES, held), self.chosen("y", self.y, Y_NAMES, held)
         x, y = held.pop(x_name), held.pop(y_name)
-        y = y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1)
-        codes, names = numbered_labels(y)
+        codes, names = self.targets(y_name, y)
         return Examples(
             x=self.inputs(x_name, x),
             y=codes,
@@ -202,6 +233,18 @@ class Arrays(OwnFile):
             },
             label_names=names,
         )
+
+    def targets(self, name: str, y: Array) -> tuple[torch.Tensor, tuple[str, ...]]:
+        if self.predicts == "classes":
+            return numbered_labels(y.argmax(1) if y.ndim == 2 and y.shape[1] > 1 else y.reshape(-1))
+        wide = y.reshape(len(y), -1)
+        names = tuple(map(str, range(wide.shape[1])))
+        if self.predicts == "numbers":
+            require(wide.dtype.kind in "fiu", f"array {name}", wide.dtype, "must hold numbers to predict")
+            return torch.from_numpy(wide.astype(np.float32)), names
+        known = np.unique(wide).tolist()
+        require(set(known) <= {0, 1}, f"values of array {name}", known[:5], "must be 0 and 1, or truth values")
+        return torch.from_numpy(wide.astype(bool)), names
 
     def chosen(self, what: str, given: str | None, usual: tuple[str, ...], held: dict[str, Array]) -> str:
         name = given if given is not None else next((name for name in usual if name in held), None)

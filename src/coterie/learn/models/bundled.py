@@ -41,7 +41,7 @@ class _Sized(ModuleModel):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.classes >= 2, "classes", self.classes, "must be at least 2")
+        require(self.classes >= 1, "classes", self.classes, "must be at least 1")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "must lie in [0, 1)")
         require(
             len(self.shape) == 3 and min(self.shape[1:]) >= self.smallest,
@@ -223,7 +223,7 @@ class Gru(ModuleModel):
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.classes >= 2, "classes", self.classes, "must be at least 2")
+        require(self.classes >= 1, "classes", self.classes, "must be at least 1")
         require(0 <= self.dropout < 1, "dropout", self.dropout, "must lie in [0, 1)")
         require(self.vocabulary >= 2, "vocabulary", self.vocabulary, "must be at least 2: padding and a word")
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from coterie.errors import require
 from coterie.learn.exact_gradients import (
@@ -22,6 +21,7 @@ from coterie.learn.exact_gradients import (
 )
 from coterie.learn.models.model import Batch, Model, key_of, seeded
 from coterie.learn.params import Params, pick, stack
+from coterie.learn.targets import targets
 
 TOGETHER = 2048  # outputs of several models' first layers that are computed at once: a bound on memory
 
@@ -84,7 +84,7 @@ class Dense(Model):
             outputs = torch.addmm(bias.flatten(), features, weight.flatten(0, 1).T).unflatten(1, bias.shape)
             for position, slot in enumerate(slots.tolist()):
                 logits = self._onward(pick(models, slot), outputs[:, position])
-                losses[:, slot] = cross_entropy(logits, y, reduction="none")
+                losses[:, slot] = targets(y).losses(logits, y)
         return losses
 
     def _features(self, x: Tensor, leading: int) -> Tensor:
@@ -211,9 +211,7 @@ class Dense(Model):
         self, params: Params, batch: Batch, inputs: list[Tensor], masks: list[Tensor | None], logits: Tensor
     ) -> list[Tensor]:
         """The loss's derivative by each layer's output before its activation, (clients, batch, width)."""
-        delta = logits.softmax(-1)
-        delta.scatter_add_(2, batch.y.unsqueeze(-1), delta.new_full((1, 1, 1), -1.0).expand(*batch.y.shape, 1))
-        delta.mul_(batch.weights.unsqueeze(-1))
+        delta = targets(batch.y).slopes(logits, batch.y).mul_(batch.weights.unsqueeze(-1))
         deltas = [delta]
         for index in range(self.depth - 1, 0, -1):
             delta = torch.bmm(delta, params[f"{index}.weight"])

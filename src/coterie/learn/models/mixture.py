@@ -7,17 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from coterie.learn.targets import CLASSES, Targets
+
 
 class Mixture(nn.Module):
-    """The logarithms of the weighted mean of its parts' class probabilities: logits, as each part gives them."""
+    """Outputs that predict the weighted mean of what its parts predict; of classes: the logarithms of chances."""
 
     weights: Tensor
 
-    def __init__(self, parts: Sequence[nn.Module], weights: Tensor) -> None:
+    def __init__(self, parts: Sequence[nn.Module], weights: Tensor, kind: Targets = CLASSES) -> None:
         super().__init__()
+        self.kind = kind
         self.parts = nn.ModuleList(parts)
         self.register_buffer("weights", weights.clone())  # (parts,)
 
     def forward(self, x: Tensor) -> Tensor:
-        chances = torch.stack([part(x).log_softmax(-1) for part in self.parts])  # (parts, examples, classes)
-        return (chances + self.weights.log().view(-1, 1, 1)).logsumexp(0)
+        answers = torch.stack([self.kind.predicted(part(x)) for part in self.parts])  # (parts, examples, width)
+        return self.kind.outputs(torch.einsum("prc,p->rc", answers, self.weights))

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from coterie.errors import InvalidInput, require
 from coterie.learn.params import Layout, Params, pick, stack
+from coterie.learn.targets import targets
 from coterie.learn.whole import SINGLE_UNITS, step_of
 from coterie.rng import KEY_BYTES, Secrets
 
@@ -58,7 +58,7 @@ class Batch:
     """One step's examples for a group of clients."""
 
     x: Tensor  # (clients, batch, ...)
-    y: Tensor  # (clients, batch)
+    y: Tensor  # (clients, batch) classes, or (clients, batch, width): see ``coterie.learn.targets``
     weights: Tensor  # (clients, batch): 1 / divisor, times the example's own weight if it has one; 0 for padding
     divisors: Tensor  # (clients,): by what the sum over the batch is divided; 1 for a client that is not active
     active: Tensor  # (clients,) bool: whether the client takes this step at all
@@ -66,7 +66,7 @@ class Batch:
 
 
 class Model(ABC):
-    """An architecture for classification under cross-entropy."""
+    """An architecture. The targets decide the loss (``coterie.learn.targets``): of classes it is cross-entropy."""
 
     @abstractmethod
     def init(self, seed: int) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class Model(ABC):
 
     @abstractmethod
     def logits(self, params: Params, x: Tensor) -> Tensor:
-        """(examples, classes) for one model, without dropout."""
+        """(examples, classes) for one model, without dropout; as many outputs as targets need."""
 
     @abstractmethod
     def gradients(self, params: Params, batch: Batch, clip: float | None = None) -> dict[str, Tensor]:
@@ -139,8 +139,8 @@ class Model(ABC):
         return None
 
     def losses(self, params: Params, x: Tensor, y: Tensor) -> Tensor:
-        """(examples,) cross-entropy of one model."""
-        return cross_entropy(self.logits(params, x), y, reduction="none")
+        """(examples,) of one model."""
+        return targets(y).losses(self.logits(params, x), y)
 
     def slot_losses(self, models: Params, x: Tensor, y: Tensor) -> Tensor:
         """(examples, slots): each model's, leaves (slots, ...)."""
@@ -228,7 +228,7 @@ class ModuleModel(Model):
             if not bool(kept.any()):
                 return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
             x, y, weights = x[kept], y[kept], weights[kept]
-        loss = (cross_entropy(module(x), y, reduction="none") * weights).sum()
+        loss = (targets(y).losses(module(x), y) * weights).sum()
         wanted = [own[name] for name in leaves]
         grads = torch.autograd.grad(loss, wanted, materialize_grads=True)  # unused leaves: zeros
         return dict(zip(leaves, grads, strict=True))

@@ -23,7 +23,7 @@ from coterie.flow.guard import Defence
 from coterie.learn.models.bundled import fcnn
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
-from coterie.measure.utility import accuracy
+from coterie.measure.utility import scored
 from coterie.protocols.base import ModelTrainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
@@ -129,7 +129,7 @@ def trained(
 def _measured(outcome: Outcome, model: Model, federation: Federation, tested: int) -> Result:
     """``tested``: so many clients, whose test rows are of pure label sets; newcomers change training only."""
     choices, on_test = outcome.scores.choices, outcome.scores.accuracy[:tested]
-    on_training = accuracy(model, outcome.models, choices, replace(federation, test=federation.train))
+    on_training = scored(model, outcome.models, choices, replace(federation, test=federation.train))
     groups = federation.groups[:tested]  # what a cluster serves; its number changes with the seed
     by_cluster = [on_test[groups == group].nanmean().item() for group in range(int(groups.max()) + 1)]
     return {
