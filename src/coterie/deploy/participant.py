@@ -32,7 +32,7 @@ from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
 from coterie.flow.turn import Roots, Turn
 from coterie.learn.params import Params
-from coterie.measure.utility import ACCURACY, accuracy
+from coterie.measure.utility import measure_of, scored
 from coterie.privacy.guarantee import Guarantee, RunFacts
 from coterie.privacy.ledger import EVERYBODY, Ledger, Row
 from coterie.rng import Rng, Secrets
@@ -299,7 +299,7 @@ class Participant:
             return {}
         memory = {} if self._kept is None else dict(self._kept.after)
         choices = plan.protocol.choose(models, self._cohort(session, turn, sees, memory))
-        return {ACCURACY: float(accuracy(plan.model, models, choices, data)[0])}
+        return {measure_of(data): float(scored(plan.model, models, choices, data)[0])}
 
     # -- what is on disk ------------------------------------------------------------------------------------------
 

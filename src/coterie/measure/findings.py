@@ -170,9 +170,9 @@ class Defended:
     memory_bytes: float  # peak
     promise: Promise | None = None
     spent: float | None = None  # epsilon, by the run's own ledger; None: nothing was entered
-    clusters: str = ""  # of the first seed: who uses which model
     baselines: Mapping[str, Interval] = field(default_factory=dict)  # what clients would have without the federation
     gains: Mapping[str, Interval] = field(default_factory=dict)  # over each of them, client by client
+    clusters: str = ""  # of the first seed: who uses which model
 
     @property
     def unbeaten(self) -> list[str]:

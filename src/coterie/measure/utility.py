@@ -75,7 +75,12 @@ def evaluate(ring: AnyRing, state: object) -> Scores:
     models, choices = served(ring, state)
     if ring.model is None:
         return Scores(_costs(models["centres"][0], federation), choices, COST)
-    return Scores(scored(ring.model, models, choices, federation), choices, MEASURES[targets(federation.examples.y)])
+    return Scores(scored(ring.model, models, choices, federation), choices, measure_of(federation))
+
+
+def measure_of(federation: Federation) -> str:
+    """By which clients of a network are scored: the targets decide."""
+    return MEASURES[targets(federation.examples.y)]
 
 
 def served(ring: AnyRing, state: object) -> tuple[Params, Tensor]:
