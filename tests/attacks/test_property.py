@@ -15,11 +15,16 @@ from coterie.attacks.property import Known, PropertyWatch
 from coterie.attacks.updates import Imitation, aggregates, directions, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.partition.property import Control
+from coterie.defences.adaptive_ldp import PlainLdp
+from coterie.defences.clipped_ldp import ClippedLdp
 from coterie.defences.dpsgd import NoisyGradients
 from coterie.defences.regularise import L2
+from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.flow.cohort import imitated, plan_batches
-from coterie.flow.guard import ClientGuard
+from coterie.flow.cohort import plan_batches
+from coterie.flow.guard import ClientGuard, Defence
+from coterie.flow.imitated import imitated
+from coterie.flow.stack import Stack
 from coterie.learn.optimisers import Decay
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
@@ -184,6 +189,21 @@ def test_an_imagined_client_is_under_the_client_s_own_guard() -> None:
     decayed = Imitation(MODEL, LOCAL, guard=imitated(L2(0.3).client)).train(start, examples, rows[:1], Rng.seeded(0))
     for name, leaf in start.items():
         torch.testing.assert_close(decayed[name] - plain[name], -LOCAL.lr * 0.3 * leaf.unsqueeze(0))
+
+
+def test_an_imagined_client_s_upload_is_noised_as_a_real_one_s() -> None:
+    """Of all of a stack, too; what seals leaves it as it is."""
+    examples, start = marked_examples(100), MODEL.init(0)
+    rows = torch.zeros(200, 1, 16, dtype=torch.int64)
+
+    def sent(defence: Defence) -> torch.Tensor:
+        imitation = Imitation(MODEL, LOCAL, imitated(defence.client))
+        return flatten(imitation.train(start, examples, rows, Rng.seeded(0)))
+
+    noised = sent(PlainLdp(epsilon=1.0, sensitivity=0.3))
+    assert float(noised.var(0).mean().sqrt()) == pytest.approx(0.3, rel=0.01)  # of 200 x 242 draws, 3.1 deviations
+    assert float(sent(Stack(ClippedLdp(0.01, 0.0), SecureSums())).norm(dim=1).max()) == pytest.approx(0.01, rel=1e-3)
+    assert imitated(SecureSums().client) is None
 
 
 def test_looking_round_by_round_gives_what_looking_once_does() -> None:

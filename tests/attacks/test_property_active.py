@@ -20,8 +20,8 @@ from coterie.data.partition.property import PropertySplit
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import InvalidInput
-from coterie.flow.cohort import imitated
 from coterie.flow.guard import Defence
+from coterie.flow.imitated import imitated
 from coterie.learn.models.bundled import FaceCnn, Gru
 from coterie.learn.models.model import built
 from coterie.learn.params import flatten

@@ -22,8 +22,8 @@ from coterie.attacks.property_active import ActiveProperty
 from coterie.attacks.updates import Imitation
 from coterie.data.partition.property import PropertySplit
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.flow.cohort import imitated
 from coterie.flow.guard import Defence
+from coterie.flow.imitated import imitated
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -104,15 +105,21 @@ def _blocks(leaf: Tensor, most: int) -> Tensor:
     return leaf.reshape(updates, rows, -1, block)
 
 
-GuardOf = Callable[[Model, Rng], Gradients]
-"""A client's guard inside a local step, as whoever takes part can run it: from the adversary's own randomness."""
+class GuardOf(Protocol):
+    """A client's guard, as whoever takes part can run it: from the adversary's own randomness."""
+
+    def gradients(self, model: Model, rng: Rng) -> Gradients | None:
+        """Inside a local step."""
+
+    def sent(self, start: Params, trained: Params, round: int, rng: Rng) -> Params:
+        """What leaves the clients (clients, ...)."""
 
 
 @dataclass(frozen=True)
 class Imitation:
     """How the adversary believes that clients train: as it was told to, under the defence that is in use.
 
-    ``guard`` is the client's own (``flow.cohort.imitated``), with its clipping, penalty and noise: everybody who takes
+    ``guard`` is the client's own (``flow.imitated``), with its clipping, penalty and noise: everybody who takes
     part has it, and an adversary that left it out would know less than anybody can.
     """
 
@@ -131,10 +138,12 @@ class Imitation:
             self._batches(examples, rows, rng.child("dropout")),
             self.local.rate(round),
             proximal=self.proximal,
-            gradients=None if self.guard is None else self.guard(self.model, rng.child("guard")),
+            gradients=None if self.guard is None else self.guard.gradients(self.model, rng.child("guard")),
             optimiser=self.local.begin(stacked, round),
         )
-        return subtract(trained, stacked)
+        if self.guard is None:
+            return subtract(trained, stacked)
+        return subtract(self.guard.sent(start, trained, round, rng.child("upload")), stacked)
 
     def _batches(self, examples: Examples, rows: Tensor, rng: Rng) -> Iterator[Batch]:
         clients, _, size = rows.shape

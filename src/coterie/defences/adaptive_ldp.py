@@ -239,6 +239,10 @@ class AdaptiveLdp(Defence):
 class PlainNoise(ClientGuard):
     deviation: float
 
+    @property
+    def noises_uploads(self) -> bool:
+        return True
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         if cohort.turn.kind.name not in UPLOADS or not self.deviation:
             return sent

@@ -47,6 +47,10 @@ def grid_of(multiplier: float) -> NoiseGrid:
 class ClippedNoise(ClientGuard):
     how: ClippedLdp
 
+    @property
+    def noises_uploads(self) -> bool:
+        return True
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         how, turn = self.how, cohort.turn
         if turn.kind.name not in UPLOADS or how.is_neutral:

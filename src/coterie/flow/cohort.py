@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.data.federation import Examples, Schedule, Shards
 from coterie.errors import InvalidInput
 from coterie.flow.guard import ClientGuard
-from coterie.flow.turn import Roots, Step, Turn
+from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.optimisers import Optimiser
 from coterie.learn.params import Owned, Params, map_leaves
@@ -308,28 +308,6 @@ class Cohort:
             torch.from_numpy(divisors),
             torch.from_numpy(active),
         )
-
-
-def imitated(guard: ClientGuard) -> Callable[[Model, Rng], Gradients] | None:
-    """A guard inside a local step, for whoever imagines clients under it: everybody who takes part has it.
-
-    Its noise comes from the one who imagines; what it spends is on nobody's account. None: it does nothing there.
-    """
-    own = type(guard).gradient is not ClientGuard.gradient or type(guard).gradients is not ClientGuard.gradients
-    if not own and guard.example_clip is None:
-        return None
-
-    def of(model: Model, rng: Rng) -> Gradients:
-        turn = Turn(0, Roots.same(rng))
-
-        def gradients(params: Params, index: int, batch: Batch) -> dict[str, Tensor]:
-            clients = len(batch.divisors)
-            step = Step(torch.arange(clients), index, batch.divisors, torch.ones(clients), batch.active, False, turn)
-            return dict(guard.gradient(guard.gradients(model, params, batch, step), params, step))
-
-        return gradients
-
-    return of
 
 
 def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[list[np.ndarray], float]:

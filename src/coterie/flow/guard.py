@@ -54,6 +54,11 @@ class ClientGuard:
         untouched = own.gradient is ClientGuard.gradient and own.gradients is ClientGuard.gradients
         return untouched and self.example_clip is None
 
+    @property
+    def noises_uploads(self) -> bool:
+        """Whether ``contribute`` changes an update in the open, by nothing but the update itself and chance."""
+        return False
+
     def receive(self, published: Published, turn: Turn) -> Published:
         """What was published, opened. All clients open it in the same way, so that in a simulation it is done once."""
         return published

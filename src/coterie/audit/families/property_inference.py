@@ -23,8 +23,8 @@ from coterie.data.federation import Examples, Federation
 from coterie.data.partition.property import Control, PropertySplit
 from coterie.defences.dpsgd import DpSgd
 from coterie.errors import InvalidInput
-from coterie.flow.cohort import imitated
 from coterie.flow.guard import Defence
+from coterie.flow.imitated import imitated
 from coterie.learn.models.model import Model
 from coterie.measure.aggregates import Steadiness
 from coterie.measure.findings import Chart, Finding, Series

@@ -18,8 +18,8 @@ from coterie.data.partition.property import Control, PropertySplit
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import require
-from coterie.flow.cohort import imitated
 from coterie.flow.guard import Defence
+from coterie.flow.imitated import imitated
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.learn.sgd import Local
