@@ -119,13 +119,18 @@ def _held(auxiliary: Auxiliary) -> tuple[Tensor, Tensor, Tensor]:
 
 def steps_of(view: View, party: int | None = None) -> list[Distances]:
     """The distances of every step, of one party or summed over all, with what the server knows of the centres."""
+    return [step for _, step in party_steps(view, party)]
+
+
+def party_steps(view: View, party: int | None = None) -> list[tuple[int, Distances]]:
+    """The same, each with the round in which it was sent; all that was sent to find a start is one step."""
     steps, records, seeds = [], [], []
     for round in view.rounds(SEED):
         if (squared := _squared(view, round, SEED, party)) is not None:
             seeds.append(squared)
             records.append(view.received(round, SEED).values["records"][0])
     if len(seeds) > 1:  # the same record's number is the same in all: they centre as one step
-        steps.append(Distances(torch.cat(seeds, 1), _on(torch.cat(records), len(seeds[0]))))
+        steps.append((view.rounds(SEED)[-1], Distances(torch.cat(seeds, 1), _on(torch.cat(records), len(seeds[0])))))
     weights: Tensor | None = None
     for round in view.rounds(DISTANCES):
         told = view.received(round, DISTANCES).values
@@ -136,7 +141,7 @@ def steps_of(view: View, party: int | None = None) -> list[Distances]:
             weights = _means(told["labels"][0].long(), squared.shape[1], weights)
         else:
             weights = _on(told["records"][0], len(squared)) if told["records"].shape[1] else None
-        steps.append(Distances(squared, weights))
+        steps.append((round, Distances(squared, weights)))
     if not steps:
         raise NotPermitted(
             f"{view.threat.name} saw nothing of kind {DISTANCES!r}; it saw {list(map(str, view.kinds()))}"
@@ -219,12 +224,17 @@ def centred(x: Tensor) -> Tensor:
     return x - x.mean(0)
 
 
+def centred_both(squared: Tensor) -> Tensor:
+    """-1/2 J D J: by rows and columns."""
+    both = squared - squared.mean(1, keepdim=True)
+    return -0.5 * (both - both.mean(0))
+
+
 def embedding(steps: Sequence[Distances]) -> tuple[Tensor, Tensor]:
     """E (records, m) of all steps, and B E (m', m') of those whose centres are known."""
     parts, rows = [], []
     for step in steps:
-        both = step.squared - step.squared.mean(1, keepdim=True)
-        parts.append(-0.5 * (both - both.mean(0)))
+        parts.append(centred_both(step.squared))
         if step.weights is not None:
             rows.append((step.weights - step.weights.mean(0), parts[-1]))
     stacked = torch.cat(parts, 1)

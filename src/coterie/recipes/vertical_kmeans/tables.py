@@ -11,7 +11,7 @@ from coterie.data.sources.acs_income import AcsIncome
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.settings import Scale, Settings
-from coterie.recipes.vertical_kmeans import published, runs
+from coterie.recipes.vertical_kmeans import published, runs, tampering
 from coterie.recipes.vertical_kmeans.runs import BLINDED, DISCRETISED, MASKED, NONE, ONCE
 from coterie.run.jobs import Job, Result
 
@@ -78,6 +78,7 @@ FORMS = {
     "epsilon": ", epsilon {}",
     "total": ", total {}",
     "known": ", {} known",
+    "strength": ", strength {}",
 }
 
 
@@ -220,3 +221,47 @@ def _of_noise(key: Key) -> Mapping[str, object]:
 
 
 UNDER_NOISE = Sheet(_under_noise, runs.recovery, _of_noise, "mean", also=("least", "rank", "control"))
+
+# -- Table 2 -------------------------------------------------------------------------------------------------------
+
+WATCHED, USUAL = "breast_cancer", 0.5  # a set of the UCI's, and the strength of attacks beside the paper's values
+
+
+def _recognition(settings: Settings) -> list[Key]:
+    strengths = (0.05, 0.5, 1.0) if settings.scale is Scale.QUICK else (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+    return [
+        Key.of(data=WATCHED, attack=attack, model=model, strength=strength)
+        for attack in tampering.ACTIVE
+        for model in tampering.MODELS
+        for strength in strengths
+        if model != "HE" or attack == "collusion"  # masked words on a link are nothing to steer by
+    ]
+
+
+def _printed_f(key: Key) -> float | None:
+    row = published.TABLE_2.get((str(key["attack"]), str(key["model"])))
+    return row[3] if row is not None and key["strength"] == USUAL else None
+
+
+def _of_attack(key: Key) -> Mapping[str, object]:
+    return {"name": key["data"], "attack": key["attack"], "model": key["model"], "strength": key["strength"]}
+
+
+def _protection(settings: Settings) -> list[Key]:
+    attacks = (*tampering.PASSIVE, *tampering.ACTIVE)
+    return [Key.of(data=WATCHED, attack=attack, model=model) for attack in attacks for model in tampering.MODELS]
+
+
+def _printed_effect(key: Key) -> float | None:
+    row = published.TABLE_2.get((str(key["attack"]), str(key["model"])))
+    return None if row is None else row[1] / 100
+
+
+def _of_protection(key: Key) -> Mapping[str, object]:
+    return {"name": key["data"], "attack": key["attack"], "model": key["model"]}
+
+
+RECOGNITION = Sheet(
+    _recognition, tampering.active, _of_attack, "f", _printed_f, ("recall", "precision", "recognised", "kind", "false")
+)
+PROTECTION = Sheet(_protection, tampering.protected, _of_protection, "effect", _printed_effect, ("gain", "false"))
