@@ -60,8 +60,9 @@ class Steering:
         return self._changed(honest) if str(asked.kind) == DISTANCES and asked.round >= self.begins else honest
 
     def intercept(self, message: Message, so_far: View, rng: Rng) -> Message:
-        passes = not isinstance(message, Up) or str(message.kind) != DISTANCES or message.round < self.begins
-        return message if passes else replace(message, sent=self._changed(message.sent))
+        if not isinstance(message, Up) or str(message.kind) != DISTANCES or message.round < self.begins:
+            return message
+        return replace(message, sent=self._changed(message.sent))
 
     def _changed(self, sent: Contributions) -> Contributions:
         if DISTANCES not in sent.values:
