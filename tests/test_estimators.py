@@ -233,6 +233,9 @@ def test_a_private_start_is_composed() -> None:
     assert len(spent.events) == len(start.privacy_spent_.events) + 7  # a bound, and three sums in each of two steps
     assert spent.ripple > start.privacy_spent_.ripple
     assert 1.35 < spent.epsilon < 2  # sqrt(2) and more, less than the sum
+    public, participant, server_too = spent.against
+    assert public.epsilon == participant.epsilon == pytest.approx(spent.epsilon, rel=1e-5)
+    assert math.isinf(server_too.epsilon)
     assert clone(found).fit(parts).privacy_spent_.epsilon == pytest.approx(
         spent.epsilon
     )  # frozen, so that clone keeps it fitted

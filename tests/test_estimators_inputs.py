@@ -86,16 +86,26 @@ def test_a_table_alone_is_clustered_as_one() -> None:
 def test_public_scales_and_boxes() -> None:
     """Pay in thousandths: unscaled, it decides alone. The centres are in the units of X, and in the box."""
     x = points(6000) * np.array([1.0, 1.0, 1000.0])
-    scaled = FedDPKMeans(4, epsilon=1.0, scale=[1, 1, 1000], random_state=0).fit(x)
+    scaled = FedDPKMeans(4, epsilon=1.0, scale=Public([1, 1, 1000]), random_state=0).fit(x)
+    assert scaled.privacy_spent_.proven
+    guessed = FedDPKMeans(4, epsilon=1.0, scale=x.std(0), random_state=0).fit(x)  # read off the data, unpaid
+    assert (
+        guessed.privacy_spent_.why_not
+        == "scale may depend on the data; if it does not, say so with coterie.Public(scale)"
+    )
     assert worst(scaled.cluster_centers_ / np.array([1.0, 1.0, 1000.0])) < 0.3
     np.testing.assert_array_equal(scaled.predict(x), scaled.labels_)
     assert scaled.inertia_ == pytest.approx(-scaled.score(x), rel=1e-4)
     assert scaled.inertia_ < 6000 * 3 * 0.3
     low, high = [-1.0, -1.0, -1000.0], [10.0, 10.0, 10_000.0]
-    boxed = FedDPKMeans(4, epsilon=1.0, scale="box", box=(low, high), random_state=0).fit(x)
+    boxed = FedDPKMeans(4, epsilon=1.0, scale="box", box=Public((low, high)), random_state=0).fit(x)
+    assert boxed.privacy_spent_.proven
+    unsaid = FedDPKMeans(4, epsilon=1.0, box=(x.min(0), x.max(0)), random_state=0).fit(x)
+    assert "coterie.Public(box)" in unsaid.privacy_spent_.why_not
     assert worst(boxed.cluster_centers_ / np.array([1.0, 1.0, 1000.0])) < 0.3
     with pytest.warns(NoiseDrowned):
         tight = FedDPKMeans(4, epsilon=0.05, box=(0.0, 8.0), random_state=0).fit(points(3000))
+    assert tight.privacy_spent_.proven  # two numbers are a setting
     assert tight.cluster_centers_.min() >= 0
     assert tight.cluster_centers_.max() <= 8
     loose = FederatedLloyd(4, box=(0.0, 8.0), init=CORNERS).fit(points(400))

@@ -96,6 +96,17 @@ def test_coins_fall_as_often_as_they_should() -> None:
         secrets.coins(1.5, 1)
 
 
+def test_fine_coins_are_decided_by_the_second_word_where_the_first_ties() -> None:
+    secrets = Secrets.seeded(5)
+    high, low = int(secrets.words(1)[0]), int(secrets.child("low").words(1)[0])
+    tied = (high << 64) + low
+    assert not secrets.fine_coins(tied, 1)[0]
+    assert secrets.fine_coins(tied + 1, 1)[0]
+    assert secrets.fine_coins((high + 1) << 64, 1)[0]
+    assert secrets.fine_coins(1 << 128, 3).all()
+    assert not secrets.fine_coins(0, 3).any()
+
+
 def test_secrets_have_256_bits_and_streams_by_name() -> None:
     """Two nodes agree in a word of their streams once in 2^64; 200 nodes give 200 streams."""
     root = Secrets.seeded(3)

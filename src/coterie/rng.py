@@ -132,6 +132,18 @@ class Secrets:
             return np.ones(count, dtype=np.bool_)
         return np.less(self.words(count), np.uint64(int(rate * 2**64)))
 
+    def fine_coins(self, chance: int, count: int) -> NDArray[np.bool_]:
+        """So many independent coins, each heads with probability chance / 2^128, exactly."""
+        require(0 <= chance <= 1 << 128, "chance", chance, "must lie in 0..2^128")
+        if chance == 1 << 128:
+            return np.ones(count, dtype=np.bool_)
+        high, low = (np.uint64(word) for word in divmod(chance, 1 << 64))
+        words = self.words(count)
+        shown = np.less(words, high)
+        tied = np.flatnonzero(words == high)
+        shown[tied] = self.child("low").words(len(tied)) < low
+        return shown
+
     def rng(self) -> Rng:
         """A root of draws for what takes an ``Rng``: 128 bits that nobody knows, unless this node is reproducible."""
         return Rng(self.bytes(16))

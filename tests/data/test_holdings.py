@@ -123,3 +123,19 @@ def test_units() -> None:
     plain = Units.of(None, None, 2)
     assert plain.box is None
     assert plain.own(np.array([[3.0, 4.0]])).tolist() == [[3.0, 4.0]]
+
+
+def test_a_categorical_is_a_roster() -> None:
+    """Whether a client's only record is there must not show in who takes part."""
+    named = pd.Categorical(["b", "a", "b"], categories=["a", "b", "c"])
+    frame = pd.DataFrame({"clinic": named, "size": [1.0, 2.0, 3.0]})
+    for held in (
+        holdings(np.arange(3.0)[:, None], named),
+        holdings(frame, "clinic"),
+        holdings(frame.groupby("clinic", observed=False)),
+        holdings(frame.groupby("clinic", observed=True)),
+    ):
+        assert held.clients == ("a", "b", "c")
+        assert held.owners.tolist() == [1, 0, 1]
+    with pytest.raises(InvalidInput, match="groups without a client=1"):
+        holdings(np.zeros((2, 1)), pd.Categorical(["a", None]))

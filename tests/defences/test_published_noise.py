@@ -16,7 +16,7 @@ from coterie.errors import InvalidInput
 from coterie.measure.clustering import kmeans_cost
 from coterie.privacy.accounting import epsilon_of
 from coterie.privacy.guarantee import Level
-from coterie.privacy.noise import discrete_laplace
+from coterie.privacy.noise import _digit_chances, discrete_laplace
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.scott_kmeans import ScottKMeans
 from coterie.recipes.federated_kmeans.runs import gaussians, published_outer_products
@@ -65,6 +65,14 @@ def test_discrete_laplace_has_its_probabilities(scale: float) -> None:
     rest = count - found.sum(), count - expected.sum()
     statistic = ((found - expected) ** 2 / expected).sum() + (rest[0] - rest[1]) ** 2 / rest[1]
     assert statistic < chi2.isf(1e-6, len(expected))
+
+
+def test_discrete_laplace_has_its_tails() -> None:
+    """Chances of 2^-64 and less used to be zero: from some value on there was none, and nothing was charged for it."""
+    chances = _digit_chances(2.0**20)
+    assert chances[0] == pytest.approx(2**127 * (1 - 2**-21), rel=1e-12)
+    assert [chance < 2**64 for chance in chances].count(True) >= 1
+    assert len(chances) == 20 + math.ceil(math.log2(128 * math.log(2)))
 
 
 def test_it_hides_records_alone() -> None:

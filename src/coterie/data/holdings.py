@@ -57,7 +57,8 @@ def as_floats(values: Array) -> Tensor:
 def holdings(given: UserData, groups: UserData = None) -> Holdings:
     """One table, and who holds each row.
 
-    - a matrix or a DataFrame with ``groups``: one entry a row (array-like or a Series), or the name of a column;
+    - a matrix or a DataFrame with ``groups``: one entry a row (array-like or a Series), or the name of a column; a
+      categorical's categories are the roster, those without rows included;
     - a dictionary {client: rows}, a sequence of parts (one a client), an array (clients, rows, features);
     - ``frame.groupby(...)``, whose keys are no features if they are columns;
     - a matrix or a DataFrame alone: one client holds everything.
@@ -124,15 +125,18 @@ def _by_codes(table: UserData, groups: UserData, columns: tuple[Hashable, ...]) 
     require(np.ndim(groups) == 1, "groups of shape", np.shape(groups), "must be one entry a row")
     labels, rows = pd.Series(groups), _rows(table)
     require(len(labels) == rows, "len(groups)", len(labels), f"must be one a row of X ({rows})")
-    codes, found = pd.factorize(labels, use_na_sentinel=True)
+    named = isinstance(labels.dtype, pd.CategoricalDtype)
+    codes, found = (labels.cat.codes, labels.cat.categories) if named else pd.factorize(labels, use_na_sentinel=True)
     missing = int((codes < 0).sum())
     require(missing == 0, "groups without a client", missing, "must be none; drop those rows, or name their client")
-    return Holdings(table, codes.astype(np.int64), tuple(found), columns)
+    return Holdings(table, np.asarray(codes, dtype=np.int64), tuple(found), columns)
 
 
 def _from_groupby(given: UserData) -> Holdings:
     frame, by = given.obj, given.keys
     keys = tuple(one for one in (by if isinstance(by, list) else [by]) if _names_a_column(one, frame))
+    if len(keys) == 1 and hasattr(frame[keys[0]], "cat"):
+        return _by_codes(frame.drop(columns=list(keys)), frame[keys[0]], keys)
     codes = given.ngroup()
     missing = int((codes < 0).sum() + codes.isna().sum())
     require(missing == 0, "rows without a group", missing, "must be none; drop those rows, or name their client")

@@ -10,10 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from coterie.data.holdings import as_floats
+from coterie.data.provenance import Public
 from coterie.errors import InvalidInput, require
 
 Array = NDArray[np.float64]
-Box = tuple[ArrayLike, ArrayLike]
+Box = tuple[ArrayLike, ArrayLike] | Public
+Scale = ArrayLike | str | Public | None
 BY_BOX = "box"
 
 
@@ -25,8 +27,13 @@ class Units:
     limits: tuple[Array, Array] | None  # low and high, (features,), in the data's own units
 
     @staticmethod
-    def of(scale: ArrayLike | str | None, box: Box | None, features: int) -> Units:
-        """``scale`` is (features,), or "box" for the box's width; ``box`` is (low, high), numbers or (features,)."""
+    def of(scale: Scale, box: Box | None, features: int) -> Units:
+        """``scale`` is (features,), or "box" for the box's width; ``box`` is (low, high), numbers or (features,).
+
+        Both may be wrapped as ``Public``.
+        """
+        scale = scale.values if isinstance(scale, Public) else scale
+        box = box.values if isinstance(box, Public) else box
         limits = None if box is None else _limits(box, features)
         if scale is None:
             return Units(np.ones(features), limits)
@@ -58,7 +65,20 @@ class Units:
         return None if self.limits is None else (self.scaled(self.limits[0]), self.scaled(self.limits[1]))
 
 
-def _limits(box: Box, features: int) -> tuple[Array, Array]:
+def of_unknown_origin(scale: Scale, box: Box | None) -> list[str]:
+    """Which of the two are numbers a column for which nobody vouches: who has such numbers has mostly read them off.
+
+    Two numbers for all columns are a setting like any other.
+    """
+    plain = isinstance(box, tuple) and all(np.ndim(side) == 0 for side in box)
+    doubtful = {
+        "scale": not isinstance(scale, str | Public | None),
+        "box": not (plain or isinstance(box, Public | None)),
+    }
+    return [name for name, doubt in doubtful.items() if doubt]
+
+
+def _limits(box: Any, features: int) -> tuple[Array, Array]:
     try:
         low, high = (np.broadcast_to(np.asarray(side, dtype=np.float64), (features,)) for side in box)
     except (TypeError, ValueError):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.data.holdings import Holdings, UserData, as_floats, holdings
-from coterie.data.units import Box
+from coterie.data.units import Box, Scale, of_unknown_origin
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
@@ -112,7 +112,7 @@ class KFed(_Clustering):
         n_clusters: int = 10,
         *,
         local_clusters: int | None = None,
-        scale: ArrayLike | str | None = None,
+        scale: Scale = None,
         box: Box | None = None,
         random_state: RandomState = None,
     ) -> None:
@@ -230,7 +230,8 @@ class _Private(_Clustering):
         if defence is not None:
             facts = planned.facts(federation, self.delta)
             own, alone = list(defence.events(facts)), defence.guarantee(facts)
-        claim = composed(alone, given, self.random_state is not None)
+        unknown = of_unknown_origin(self.scale, self.box)
+        claim = composed(alone, given, self.random_state is not None, unknown)
         with nullcontext(None) if self.ledger is None else self.ledger.reserve(claim, own) as ledger:
             state = self._fit(federation, planned, rng, defence, tape, ledger)
         self.privacy_spent_ = claim
@@ -273,7 +274,7 @@ class FederatedLloyd(_Private):
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
         ledger: Ledger | None = None,
-        scale: ArrayLike | str | None = None,
+        scale: Scale = None,
         box: Box | None = None,
         random_state: RandomState = None,
     ) -> None:
@@ -375,7 +376,7 @@ class FedDPKMeans(_Private):
         bound: float | None = None,
         shares: Mapping[str, float] | None = None,
         ledger: Ledger | None = None,
-        scale: ArrayLike | str | None = None,
+        scale: Scale = None,
         box: Box | None = None,
         random_state: RandomState = None,
     ) -> None:

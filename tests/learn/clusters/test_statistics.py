@@ -171,3 +171,23 @@ def test_a_client_says_where_its_points_lie_and_not_how_many_it_has() -> None:
         torch.testing.assert_close(found["counts"][0].float(), torch.tensor([0.6, 0.8]), rtol=0, atol=3e-6)
         plain = unscaled("sums", found["sums"][0], facts, ClientClip).float()
         torch.testing.assert_close(plain, torch.tensor([[0.3, 0.0], [0.0, 0.4]]), rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("unit", [ClientClip, RecordClip])
+@pytest.mark.parametrize("features", [FEATURES, 70])
+def test_whose_data_go_moves_no_bit_of_anybody_elses_answer(kind: str, unit: Unit, features: int) -> None:
+    """Else noise that hides one unit would not do: clients of one size are computed together, and then are not."""
+    draws = torch.Generator().manual_seed(1)
+    sizes = [20] * 6 + [1] * 3 + [300]
+    mine = [torch.randn(size, features, generator=draws) for size in sizes]
+    facts = {name: leaf for name, leaf in public(kind, 0).items() if leaf.dim() == 0}
+    facts |= {"middle": torch.randn(features, generator=draws), "known": torch.randn(8, 2, generator=draws)}
+    facts |= {"subspace": torch.eye(features)[:2], "centres": torch.randn(CLUSTERS, features, generator=draws)}
+    everybody = statistics(kind, facts, Points.of(mine), unit)
+    for gone in (0, 4, 7, 9):
+        without = statistics(kind, facts, Points.of([*mine[:gone], mine[gone][:0], *mine[gone + 1 :]]), unit)
+        for name, leaf in everybody.items():
+            assert not bool(without[name][gone].any())
+            others = [at for at in range(len(sizes)) if at != gone]
+            assert torch.equal(without[name][others], leaf[others]), name

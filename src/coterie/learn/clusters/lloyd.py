@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 from coterie.errors import InvalidInput, require
 from coterie.learn.clusters.clipping import Bounded, Clip, RecordClip, bounded, norm_scales
 from coterie.learn.clusters.shrinkage import followed
+from coterie.learn.whole import row_squares
 
 CHUNK_FLOATS = 1 << 20
 """Working memory of one chunk, in floats: 4 MiB stays in the cache, and is long enough for what each chunk costs."""
@@ -207,7 +208,7 @@ def row_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None = N
     answer = np.empty(len(x))
     for rows, about in chunks_about(x, anchor, labels):
         plain = about.numpy()
-        answer[rows] = np.einsum("ij,ij->i", plain, plain)
+        answer[rows] = row_squares(plain)
         for row in np.flatnonzero(~np.isfinite(answer[rows])):
             answer[rows.start + row] = np.square(plain[row], dtype=np.float64).sum()
     return torch.from_numpy(np.sqrt(answer))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation
 from coterie.data.holdings import Holdings, UserData, holdings, is_frame
-from coterie.data.units import Box, Units
+from coterie.data.units import Box, Scale, Units
 from coterie.errors import InvalidInput, require
 from coterie.learn.clusters import lloyd
 from coterie.protocols.clusterings.base import WEIGHT
@@ -46,13 +46,14 @@ class NearestCentreEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     """An estimator that has centres once it is fitted; scikit-learn is untyped.
 
     ``scale`` (features,) divides each column before distances are taken, and "box" divides by the box's width. ``box``
-    (low, high), numbers or (features,), holds the centres. Both must be public: they are not charged for. Distances,
-    ``transform``, ``inertia_`` and ``score`` are in scaled units; ``cluster_centers_`` is in those of X.
+    (low, high), numbers or (features,), holds the centres. Neither is charged for, so numbers a column are wrapped as
+    ``Public``, or there is no guarantee. Distances, ``transform``, ``inertia_`` and ``score`` are in scaled units;
+    ``cluster_centers_`` is in those of X.
     """
 
     n_clusters: int
     random_state: RandomState
-    scale: ArrayLike | str | None
+    scale: Scale
     box: Box | None
     cluster_centers_: NDArray[np.float32]
     n_features_in_: int
