@@ -23,6 +23,7 @@ from coterie.audit.clusterings import PLACES, as_pictures, noise
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import all_families, find
+from coterie.audit.starter import Wishes
 from coterie.commands.auditing import example_text, init
 from coterie.config import builders
 from coterie.config.schema import Choice
@@ -290,5 +291,5 @@ def test_init_writes_a_file_that_can_be_audited_and_overwrites_none(tmp_path: Pa
     assert read(tmp_path / "federation.toml").name == "faces"
     with pytest.raises(InvalidInput, match=r"federation\.toml exists already; name another file"):
         init(tmp_path / "federation.toml")
-    with pytest.raises(InvalidInput, match=r"label='kind' is a column of what file\?"):
-        init(tmp_path / "other.toml", label="kind")
+    with pytest.raises(InvalidInput, match=r"--label is about columns of what file\?"):
+        init(tmp_path / "other.toml", wishes=Wishes("kind"))

@@ -17,8 +17,9 @@ from tests.audit.test_families import coterie
 
 from coterie.audit import toml
 from coterie.audit.case import Subject, parse, read
-from coterie.audit.starter import fitted
+from coterie.audit.starter import Wishes, fitted
 from coterie.config.schema import read as read_for_training
+from coterie.data.partition.dealing import value_of
 from coterie.errors import CoterieError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
@@ -33,7 +34,7 @@ def wine(folder: Path) -> Path:
 
 
 def written(path: Path, label: str | None = None) -> Subject:
-    return parse(tomllib.loads(fitted(path, label)), "written")
+    return parse(tomllib.loads(fitted(path, Wishes(label)).text), "written")
 
 
 def people(count: int = 400) -> pd.DataFrame:
@@ -83,7 +84,7 @@ def test_a_table_is_read_as_a_person_would(tmp_path: Path) -> None:
     assert subject.audit.property is not None
     tag = subject.audit.property.tag
     assert tag in ("hand", "height (cm)")  # wealth makes the income, so it would only tell the label
-    share = float((examples.tags[tag] == subject.audit.property.value).float().mean())
+    share = float((examples.tags[tag] == value_of(examples, tag, subject.audit.property.value)).float().mean())
     assert 0.1 <= share <= 0.5
 
 
@@ -109,7 +110,7 @@ def test_a_column_that_says_who_holds_a_row_makes_the_clients(tmp_path: Path) ->
     frame = people()
     frame["clinic"] = [f"clinic {index % 9}" for index in range(len(frame) - 3)] + ["tiny"] * 3
     frame.to_csv(tmp_path / "people.csv", index=False)
-    asked = parse(tomllib.loads(fitted(tmp_path / "people.csv", "income", "clinic")), "written")
+    asked = parse(tomllib.loads(fitted(tmp_path / "people.csv", Wishes("income", "clinic")).text), "written")
     federation = asked.federation()
     assert federation.clients == 9  # three rows are no client
     assert asked.partition.options["tag"] == "clinic"
@@ -120,8 +121,8 @@ def test_a_column_that_says_who_holds_a_row_makes_the_clients(tmp_path: Path) ->
     assert asked.audit.property is not None
     assert asked.audit.property.tag != "clinic"
     asked.rehearse()
-    with pytest.raises(CoterieError, match=r"site, a column of people.csv,='clinc' .*clinic"):
-        fitted(tmp_path / "people.csv", "income", "clinc")
+    with pytest.raises(CoterieError, match=r"clients, a column of people.csv,='clinc' .*clinic"):
+        fitted(tmp_path / "people.csv", Wishes("income", "clinc"))
 
 
 def test_gaps_are_left_out_and_it_says_so(tmp_path: Path) -> None:
@@ -164,7 +165,100 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, name: str, label: str | No
     people().to_csv(tmp_path / "people.csv", index=False)
     (tmp_path / "people.xlsx").write_bytes(b"PK")
     with pytest.raises(CoterieError, match=message):
-        fitted(tmp_path / name, label)
+        fitted(tmp_path / name, Wishes(label))
+
+
+def hospital(folder: Path, encoding: str = "latin-1") -> Path:
+    """As a hospital's table comes out of a spreadsheet in Europe."""
+    draws = np.random.default_rng(2)
+    count = 360
+    frame = pd.DataFrame(
+        {
+            "Patient Id": draws.permutation(count) + 1000,
+            "Größe": draws.normal(170, 10, count).round(1),
+            "Blutdruck": draws.normal(120, 12, count).round(2),
+            "site": draws.choice(["Köln", "Aachen", "Düren", "Bonn", "Trier", "Mainz"], count),
+            "gender": draws.choice(["männlich", "weiblich"], count, p=[0.6, 0.4]),
+            "admitted": pd.date_range("2020-01-01", periods=30).strftime("%d.%m.%Y").to_list() * 12,
+        }
+    )
+    frame["outcome"] = np.where(frame["Blutdruck"] + draws.normal(0, 6, count) > 120, "krank", "gesund")
+    frame.to_csv(folder / "Patienten (neu).csv", index=False, sep=";", decimal=",", encoding=encoding)
+    return folder / "Patienten (neu).csv"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig", "utf-16"])
+def test_separators_encodings_keys_dates_clients_and_what_is_sensitive_are_seen(tmp_path: Path, encoding: str) -> None:
+    found = fitted(hospital(tmp_path, encoding))
+    subject = parse(tomllib.loads(found.text), "written")
+    assert subject.data.options["label"] == "outcome"
+    assert subject.data.options["drop"] == ["Patient Id", "admitted"]
+    assert subject.partition.model_dump() == {"kind": "by_tag", "tag": "site", "minimum": 10}
+    assert subject.audit.property is not None
+    assert (subject.audit.property.tag, subject.audit.property.value) == ("gender", "weiblich")
+    federation = subject.federation()
+    assert federation.clients == 6
+    assert federation.examples.x.shape[1] == 2
+    said = dict(found.chosen)
+    assert said["left out 'Patient Id'"] == "numbers the rows, no two alike"
+    assert said["left out 'admitted'"] == "holds dates"
+    assert "semicolons" in said["rows"]
+    assert "decimal commas" in said["rows"]
+    assert "by its name" in said["clients by 'site'"]
+
+
+def test_what_the_user_says_is_done(tmp_path: Path) -> None:
+    path = hospital(tmp_path)
+
+    def asked(**wishes: str) -> Subject:
+        return parse(tomllib.loads(fitted(path, Wishes(**wishes)).text), "written")
+
+    by_gender = asked(label="site", clients="gender", sensitive="outcome=krank")
+    assert by_gender.partition.options["tag"] == "gender"
+    assert by_gender.audit.property is not None
+    assert by_gender.audit.property.value == "krank"
+    high = asked(sensitive="Blutdruck > 130").data.options["above"]
+    assert high == {"Blutdruck": 130.0}
+    for wrong, message in {
+        "gender=divers": "'divers' is unknown; .*Known: männlich, weiblich",
+        "gender": "must be COLUMN=VALUE",
+        "gendre=x": "did you mean 'gender'",
+        "Blutdruck>viel": "must end in a number",
+        "gender>3": "holds no numbers",
+    }.items():
+        with pytest.raises(CoterieError, match=message):
+            asked(sensitive=wrong)
+    with pytest.raises(CoterieError, match="'sit' is unknown; did you mean 'site'"):
+        asked(clients="sit")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds nothing"),
+        (b"\n \n", "holds nothing"),
+        (b"\x00\x01\x02PNG\xff", "holds binary data"),
+        (b"a,b\n", "must be at least 1"),
+        (b"1,2,3\n4,5,6\n", "holds numbers"),
+        (b'a,b\n"x,1\n2,3\n', "cannot be read as a table|must|say which"),
+    ],
+)
+def test_what_is_no_table_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "odd.csv").write_bytes(content)
+    with pytest.raises(CoterieError, match=message):
+        fitted(tmp_path / "odd.csv", Wishes("b"))
+
+
+def test_names_are_written_as_toml(tmp_path: Path) -> None:
+    frame = people().rename(columns={"hand": 'ha"nd\nx = 1', "wealth": "we\x7falth"})
+    path = tmp_path / 'odd "name"\n[limits]\nx=.csv'
+    frame.to_csv(path, index=False)
+    subject = parse(tomllib.loads(fitted(path, Wishes("income")).text), "written")
+    assert subject.limits == {}
+    assert subject.data.options["path"] == str(path)
+    assert len(subject.examples()) == 400
+    with pytest.raises(CoterieError, match="no Unicode"):
+        toml.document({"path": "a\udc80"})
 
 
 def test_a_data_file_is_found_beside_its_configuration(tmp_path: Path) -> None:
@@ -176,7 +270,7 @@ def test_a_data_file_is_found_beside_its_configuration(tmp_path: Path) -> None:
 
 
 def test_training_reads_the_same_file(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text(fitted(wine(tmp_path), "kind") + "\n[limits]\nmin_accuracy = 0.9\n")
+    (tmp_path / "f.toml").write_text(fitted(wine(tmp_path), Wishes("kind")).text + "\n[limits]\nmin_accuracy = 0.9\n")
     assert read_for_training(tmp_path / "f.toml").partition == read(tmp_path / "f.toml").partition
 
 

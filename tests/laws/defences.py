@@ -23,6 +23,7 @@ from coterie.defences.noisy_sums.published import PublishedNoise
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import generalised, piecewise
 from coterie.defences.regularise import L2, Dropout
+from coterie.defences.robust import Krum, Median, NormClip, TrimmedMean
 from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
@@ -98,6 +99,10 @@ DEFENCES = {
     "clipped LDP": Shield(
         lambda _: ClippedLdp(1.0, 2.0, Budget(2.0, 1.0, 4), lighter=0.5), lambda _: ClippedLdp(math.inf, 0.0)
     ),
+    "norm clipping": Shield(lambda _: NormClip(0.2), lambda _: NormClip(math.inf)),
+    "median": Shield(lambda _: Median(), lambda _: TrimmedMean(0.0)),
+    "trimmed mean": Shield(lambda _: TrimmedMean(0.3), lambda _: TrimmedMean(0.0)),
+    "Krum": Shield(lambda _: Krum(), lambda _: Krum(bad=0)),
     "stack": Shield(
         lambda _: Stack(DpSgd(0.5, 0.3), L2(0.1)), lambda _: Stack(DpSgd(math.inf, 0.0), L2(0.0), Dropout(0.0))
     ),

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from coterie import __version__
@@ -18,7 +17,7 @@ from coterie.config import registry
 from coterie.config.built import Case
 from coterie.config.schema import Choice, Config, beside, validate
 from coterie.data.federation import Examples
-from coterie.data.partition.dealing import tag_of
+from coterie.data.partition.dealing import value_of
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
 from coterie.learn.models.model import Model
@@ -32,7 +31,7 @@ class Property(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     tag: str
-    value: int = 1
+    value: int | str = 1  # its number, or what that stands for: "Female"
 
 
 class PropertySettings(BaseModel):
@@ -196,10 +195,7 @@ class Subject(Config):
         )
 
     def _rehearse_property(self, asked: Property, examples: Examples) -> None:
-        values = torch.from_numpy(tag_of(examples, asked.tag)).unique().tolist()
-        require(
-            asked.value in values, f"audit.property value of {asked.tag!r}", asked.value, f"must be one of {values}"
-        )
+        value_of(examples, asked.tag, asked.value)
 
     def _rehearse_model(self, model: Model, examples: Examples) -> None:
         """Tried on a few examples."""

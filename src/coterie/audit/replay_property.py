@@ -13,8 +13,7 @@ from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
-from coterie.data.partition.dealing import tag_of
-from coterie.errors import nearest, require
+from coterie.data.partition.dealing import value_of
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure.findings import Chart, Finding, Series, Suspected
@@ -61,9 +60,8 @@ def replay(
 def auxiliary(recording: Recording, examples: Examples) -> Auxiliary:
     asked = recording.subject.audit.property
     assert asked is not None
-    values = tag_of(examples, asked.tag)
-    require(asked.value in values, f"value of tag {asked.tag!r}", asked.value, nearest(asked.value, {*values.tolist()}))
-    return Auxiliary.by_property(examples, examples.tags[asked.tag] == asked.value)
+    value = value_of(examples, asked.tag, asked.value)
+    return Auxiliary.by_property(examples, examples.tags[asked.tag] == value)
 
 
 def _by_cluster(guess: Suspicions) -> dict[int, list[tuple[int, float]]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -14,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.audit import toml
+from coterie.audit.columns import BOOKKEEPING, LABEL, SENSITIVE, names_clients, numbers_rows, useless
 from coterie.data.federation import Examples
 from coterie.data.sources.base import describe
-from coterie.data.sources.own import MOST_VALUES, Arrays, ImageFolder, Table, read_frame
+from coterie.data.sources.delimited import dialect_of
+from coterie.data.sources.own import Arrays, ImageFolder, Table, read_frame, sorted_values
 from coterie.errors import DataMissing, InvalidInput, nearest, require
 
 if TYPE_CHECKING:
@@ -29,17 +32,6 @@ SHARES = (0.1, 0.5)  # how common a property should be
 CUT = 0.7  # the quantile above which a number counts as having the property
 LEAST_OF_A_SITE = 10  # rows: with fewer it has nothing to be tested on
 LEAST_OF_A_CLASS = 6  # rows with the property, and as many without, so that their label mixes can be matched
-SENSITIVE = re.compile(
-    r"(^|[^a-z])(sex|gender|rac[ei]|ethnic|religio|marital|married|relationship|nativ|national|country|birth|age|disab|"
-    r"health|diseas|diagnos|pregnan|orient|politic|party|union|immigr|citizen|language|criminal)",
-    re.IGNORECASE,
-)
-"""How columns are called that say something of a person which a federation should not give away."""
-
-BOOKKEEPING = re.compile(r"(weight|wgt|wt)$|^(index|unnamed.*|row.*|key|number|no|nr)$|(^|_)id$", re.IGNORECASE)
-"""How columns are called that serve whoever made the table: survey weights, row numbers, keys."""
-
-MOST_GAPS = 0.3  # the share of gaps from which on a column is left out
 
 
 @dataclass(frozen=True)
@@ -47,65 +39,87 @@ class Property:
     """Something about a row that nobody trains for: how it is asked for, and who has it."""
 
     tag: str
-    value: int
+    value: int | str
     says: str  # in words
     option: dict[str, Any]  # what the data must be told for it
     has: NDArray[np.bool_]
+    why: str = ""
 
 
-def fitted(path: Path, label: str | None, site: str | None = None) -> str:
-    """The text of a configuration for this table, these arrays or these pictures.
+@dataclass(frozen=True)
+class Wishes:
+    """What the user said of a table; the rest is seen from it."""
 
-    ``site``: the column of a table that says who holds a row; without it, clients are made up.
-    """
+    label: str | None = None
+    clients: str | None = None  # the column that says who holds a row
+    sensitive: str | None = None  # COLUMN=VALUE, or COLUMN>NUMBER
+
+    @property
+    def said(self) -> dict[str, str]:
+        options = {"--label": self.label, "--clients": self.clients, "--property": self.sensitive}
+        return {option: value for option, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The text of a configuration, and what was chosen for it, each with its reason."""
+
+    text: str
+    chosen: Sequence[tuple[str, str]] = field(default_factory=tuple)
+
+
+def fitted(path: Path, wishes: Wishes | None = None) -> Fitted:
+    """A configuration for this table, these arrays or these pictures."""
+    wishes = wishes or Wishes()
     if not path.exists():
         raise DataMissing(f"data={path} does not exist; name a .csv, .parquet or .npz file, or a folder of pictures")
-    if site is not None and (path.is_dir() or path.suffix == ".npz"):
-        raise InvalidInput(f"site={site!r} is a column of a table, and {path.name} is none; leave --site out")
-    if path.is_dir():
-        return _text(path, {"kind": "images", "path": str(path)}, ImageFolder(path).load(), None)
-    if path.suffix == ".npz":
-        examples = Arrays(path).load()
-        return _text(path, {"kind": "arrays", "path": str(path)}, examples, _best(_of_tags(examples), examples))
-    return _of_table(path, label, site)
+    if path.is_dir() or path.suffix == ".npz":
+        require(not wishes.said, "options", list(wishes.said), f"are about the columns of a table, and {path} is none")
+        kind, source = ("images", ImageFolder(path)) if path.is_dir() else ("arrays", Arrays(path))
+        examples = source.load()
+        found = None if path.is_dir() else _best(_of_tags(examples), examples)
+        return _fitted(path, {"kind": kind, "path": str(path)}, examples, found, None, [])
+    return _of_table(path, wishes)
 
 
-def _of_table(path: Path, label: str | None, site: str | None) -> str:
+def _of_table(path: Path, wishes: Wishes) -> Fitted:
     frame = read_frame(path)
-    if label is None:
-        raise InvalidInput(f"say which column of {path.name} is to be learnt: --label ONE_OF {list(frame.columns)}")
-    require(label in frame.columns, f"label, a column of {path.name},", label, nearest(label, frame.columns))
-    if site is not None:
-        others = [name for name in frame.columns if name != label]
-        require(site in others, f"site, a column of {path.name},", site, nearest(site, others))
-    own = [label] if site is None else [label, site]
-    table = Table(path, label, drop=tuple(_useless(frame.drop(columns=own))), tags=() if site is None else (site,))
-    table = replace(table, drop_gaps=bool(frame.drop(columns=list(table.drop)).isna().any(axis=None)))
+    frame.columns = [str(name) for name in frame.columns]
+    written = "" if path.suffix in (".parquet", ".pq") else f", {dialect_of(path)}"
+    chosen = [("rows", f"{len(frame):,} of {len(frame.columns)} columns{written}")]
+    label = _label(path, frame, wishes, chosen)
+    clients = _clients(path, frame.drop(columns=label), wishes, chosen)
+    spared = [label, *([clients] if clients else []), *_named_by(path, wishes.sensitive, frame)]
+    reasons = {name: why for name in frame.columns if name not in spared and (why := useless(frame[name]))}
+    chosen += [(f"left out {name!r}", why) for name, why in reasons.items()]
+    table = Table(path, label, tags=(clients,) if clients else (), drop=tuple(reasons))
+    kept = frame.drop(columns=list(reasons))
+    gaps = int(kept.isna().any(axis=1).sum())
+    if gaps:
+        table = replace(table, drop_gaps=True)
+        chosen.append(("rows with gaps", f"{gaps} are left out"))
     examples = table.load()
-    kept = frame.drop(columns=list(table.drop)).dropna()
-    found = _best(_of_columns(kept.drop(columns=own)), examples)
+    others = kept.dropna().drop(columns=[label, *table.tags])
+    found = _asked(path, wishes.sensitive, others) if wishes.sensitive else _best(_of_columns(others), examples)
     data: dict[str, Any] = {"kind": "table", "path": str(path), "label": label}
-    if table.drop:
-        data["drop"] = list(table.drop)
-    if table.drop_gaps:
-        data["drop_gaps"] = True
-    if site is None:
-        return _text(path, data, examples, found)
-    data["tags"] = [site]
-    return _text(path, data, examples, found, _by_site(kept, site))
+    data |= {"drop": list(table.drop)} if table.drop else {}
+    data |= {"tags": [clients]} if clients else {}
+    data |= {"drop_gaps": True} if gaps else {}
+    return _fitted(path, data, examples, found, _by_site(kept.dropna(), clients) if clients else None, chosen)
 
 
-def _useless(frame: pd.DataFrame) -> Iterator[str]:
-    """Columns that nothing can be learnt from as they are: keys, dates, free text, mostly gaps, one value only."""
-    from pandas.api import types
-
-    for name in frame.columns:
-        column = frame[name]
-        values = column.nunique()
-        key = types.is_integer_dtype(column) and values == len(column) and bool(column.is_monotonic_increasing)
-        text = not types.is_numeric_dtype(column) and values > MOST_VALUES
-        if key or text or values < 2 or types.is_datetime64_any_dtype(column) or column.isna().mean() > MOST_GAPS:
-            yield str(name)
+def _label(path: Path, frame: pd.DataFrame, wishes: Wishes, chosen: list[tuple[str, str]]) -> str:
+    label = wishes.label
+    if label is None:
+        named = [name for name in frame.columns if LABEL.search(name)]
+        if len(named) != 1:
+            columns = list(frame.columns)
+            raise InvalidInput(f"say which column of {path.name} is to be learnt: --label ONE_OF {columns}")
+        chosen.append((f"learn {named[0]!r}", "by its name; --label COLUMN for another"))
+        return named[0]
+    require(label in frame.columns, f"label, a column of {path.name},", label, nearest(label, frame.columns))
+    chosen.append((f"learn {label!r}", "as you said"))
+    return label
 
 
 @dataclass(frozen=True)
@@ -127,7 +141,9 @@ def _by_site(frame: pd.DataFrame, site: str) -> Spread:
         clients,
         f"must be 2 at least; is {site!r} the column?",
     )
-    words = f"# A client is a value of the column {site!r}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
+    words = (
+        f"# A client is a value of the column {_one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
+    )
     table = {"kind": "by_tag", "tag": site, "minimum": LEAST_OF_A_SITE}
     return Spread(f"{words}\n[partition]\n{toml.entries(table)}", clients, min(MOST_SETS, max(1, clients // 4)))
 
@@ -139,27 +155,99 @@ def _by_labels(examples: Examples) -> Spread:
     return Spread(template.substitute(sets=sets, clients=clients).strip(), clients, sets)
 
 
-def _text(
-    path: Path, data: dict[str, Any], examples: Examples, found: Property | None, spread: Spread | None = None
-) -> str:
-    spread = spread or _by_labels(examples)
+def _clients(path: Path, frame: pd.DataFrame, wishes: Wishes, chosen: list[tuple[str, str]]) -> str | None:
+    if wishes.clients is not None:
+        name = wishes.clients
+        require(name in frame.columns, f"clients, a column of {path.name},", name, nearest(name, frame.columns))
+        values = frame[name].nunique()
+        require(values >= 2, f"values of {name!r}", values, "must be at least 2, one a client")
+        chosen.append((f"clients by {name!r}", f"as you said: {values} values, one a client"))
+        return name
+    named = [name for name in frame.columns if names_clients(frame[name])]
+    if not named:
+        return None
+    chosen.append(
+        (f"clients by {named[0]!r}", f"by its name: {frame[named[0]].nunique()} values; --clients COLUMN for another")
+    )
+    return named[0]
+
+
+def _named_by(path: Path, asked: str | None, frame: pd.DataFrame) -> list[str]:
+    """The column of COLUMN=VALUE or COLUMN>NUMBER."""
+    if asked is None:
+        return []
+    name = re.split(r"[=>]", asked, maxsplit=1)[0].strip()
+    require(bool(re.search(r"[=>]", asked)), "property", asked, "must be COLUMN=VALUE, or COLUMN>NUMBER")
+    require(name in frame.columns, f"property, a column of {path.name},", name, nearest(name, frame.columns))
+    return [name]
+
+
+def _asked(path: Path, asked: str, frame: pd.DataFrame) -> Property:
+    (name,) = _named_by(path, asked, frame)
+    value = asked[len(name) :].lstrip()[1:].strip()
+    if asked[len(name) :].lstrip().startswith(">"):
+        found = _above(frame[name], _number(value, asked))
+    else:
+        codes, names = sorted_values(frame[name])
+        require(value in names, f"value of {name!r}", value, nearest(value, names))
+        has = (codes == names.index(value)).numpy()
+        found = Property(name, value, f"{name} is {value}", {"tags": [name]}, has)
+    require(bool(found.has.any()) and not found.has.all(), "property", asked, "must hold for some rows and not for all")
+    return replace(found, why="as you said")
+
+
+def _number(text: str, asked: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidInput(f"property={asked!r} must end in a number after '>'") from error
+
+
+def _fitted(
+    path: Path,
+    data: dict[str, Any],
+    examples: Examples,
+    found: Property | None,
+    spread: Spread | None,
+    chosen: list[tuple[str, str]],
+) -> Fitted:
+    if spread is None:
+        spread = _by_labels(examples)
+        why = "no column says who holds a row, so classes are dealt; --clients COLUMN"
+        chosen.append((f"{spread.clients} clients", why))
     asked = "# property = { tag = ..., value = ... }   # no column was found that would do; see docs/audit.md"
     if found is not None:
-        option = found.option
-        data |= {name: [*data.get(name, []), *value] if name == "tags" else value for name, value in option.items()}
-        words = f"# What a curious client would like to know of another's rows: {found.says}. Name what matters to you."
+        tags = list(dict.fromkeys([*data.get("tags", []), *found.option.get("tags", [])]))
+        data = {**data, **found.option, **({"tags": tags} if tags else {})}
+        words = f"# What a curious client would like to know of another's rows: {_one_line(found.says)}."
         asked = f"{words}\nproperty = {toml.value_of({'tag': found.tag, 'value': found.value})}"
+        chosen.append((f"property {found.says!r}", found.why))
+    else:
+        chosen.append(("no property", "no column would do; --property COLUMN=VALUE"))
     template = Template(resources.files("coterie.audit").joinpath("starter.toml").read_text())
-    return template.substitute(
-        path=path.name,
+    text = template.substitute(
+        path=_one_line(path.name),
         about=describe(examples),
-        name=path.stem,
+        chosen="\n".join(f"#   {_one_line(what)}: {_one_line(why)}" for what, why in chosen),
+        name=toml.value_of(_run_name(path.stem)),
         data=toml.entries(data),
         partition=spread.said,
         clusters=spread.clusters,
         batch=32 if len(examples) >= 50 * spread.clients else 16,
         property=asked,
     )
+    return Fitted(text, tuple(chosen))
+
+
+def _run_name(stem: str) -> str:
+    """A folder is named after it."""
+    clean = re.sub(r"[^\w .+,=()-]", "_", stem)[:60].strip()
+    return clean if re.match(r"\w", clean) else f"data{clean}"
+
+
+def _one_line(text: str) -> str:
+    """As a comment: what a file or a column is called ends no line."""
+    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "?")
 
 
 def _best(candidates: Iterator[Property], examples: Examples) -> Property | None:
@@ -177,15 +265,9 @@ def _best(candidates: Iterator[Property], examples: Examples) -> Property | None
         rates = with_it / classes.sum(0)
         rank = (SENSITIVE.search(found.tag) is None, float(rates.max() - rates.min()))
         if rank < least:
-            best, least = found, rank
+            why = "least to do with the label" if rank[0] else "sensitive by its name"
+            best, least = replace(found, why=f"{why}, {found.has.mean():.0%} of rows; --property for another"), rank
     return best
-
-
-def _numbers_rows(column: pd.Series) -> bool:
-    """Whole numbers, hardly one of which comes twice: a key, in whatever order."""
-    from pandas.api import types
-
-    return bool(types.is_integer_dtype(column) and column.nunique() > 0.95 * len(column))
 
 
 def _common(has: NDArray[np.bool_]) -> bool:
@@ -206,15 +288,23 @@ def _of_columns(frame: pd.DataFrame) -> Iterator[Property]:
 
     for name in map(str, frame.columns):
         column = frame[name]
-        if BOOKKEEPING.search(name) or _numbers_rows(column):
+        if BOOKKEEPING.search(name) or numbers_rows(column):
             continue
         if column.nunique() <= FEW_VALUES:
-            known, codes = np.unique(column.to_numpy(), return_inverse=True)
+            codes, known = sorted_values(column)
             for number, value in enumerate(known):
-                if _common(codes == number):
-                    yield Property(name, number, f"{name} is {value}", {"tags": [name]}, codes == number)
+                has = (codes == number).numpy()
+                if _common(has):
+                    yield Property(name, value, f"{name} is {value}", {"tags": [name]}, has)
         elif types.is_numeric_dtype(column):
-            cut = float(f"{column.quantile(CUT):.3g}")
-            has = column.to_numpy(np.float64) > cut
-            if _common(has):
-                yield Property(name, 1, f"{name} above {cut:g}", {"above": {name: cut}}, has)
+            found = _above(column, float(f"{column.quantile(CUT):.3g}"))
+            if _common(found.has):
+                yield found
+
+
+def _above(column: pd.Series[Any], cut: float) -> Property:
+    from pandas.api import types
+
+    name = str(column.name)
+    require(types.is_numeric_dtype(column), f"column {name!r}", str(column.dtype), "holds no numbers; use COLUMN=VALUE")
+    return Property(name, 1, f"{name} above {cut:g}", {"above": {name: cut}}, column.to_numpy(np.float64) > cut)

@@ -7,6 +7,10 @@ import math
 import re
 from collections.abc import Mapping
 
+from coterie.errors import require
+
+UNWRITABLE = "holds what is no Unicode, and TOML cannot say that; rename it"
+
 
 def document(values: Mapping[str, object]) -> str:
     """Tables of plain values; what is None is left out, as TOML has no word for it."""
@@ -31,8 +35,14 @@ def value_of(value: object) -> str:
         return "[" + ", ".join(value_of(item) for item in value) + "]"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # inf and nan, as TOML spells them too
-    return json.dumps(value, ensure_ascii=False)
+    return _text(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else _text(name)
+
+
+def _text(text: str) -> str:
+    """JSON's strings are TOML's, but for one letter that must be escaped here, and half letters that cannot be."""
+    require(text.isprintable() or text.encode(errors="replace").decode() == text, "text", text, UNWRITABLE)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -11,17 +11,19 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from coterie.audit.case import Subject, parse, read
 from coterie.audit.engine import admitted, audit
 from coterie.audit.frontier import frontier
 from coterie.audit.recorded import open_recording
-from coterie.audit.starter import fitted
+from coterie.audit.starter import Fitted, Wishes, fitted
 from coterie.errors import InvalidInput
 from coterie.files import write_atomically
 from coterie.measure.findings import AuditResult
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
+from coterie.report.markup import printable
 from coterie.report.terminal import show
 from coterie.run.jobs import Progress as JobProgress
 
@@ -36,18 +38,18 @@ def subject_of(path: Path | None) -> Subject:
     return read(path) if path else parse(tomllib.loads(example_text()), "example.toml")
 
 
-def init(path: Path, data: Path | None = None, label: str | None = None, site: str | None = None) -> None:
+def init(path: Path, data: Path | None = None, wishes: Wishes | None = None) -> None:
     if path.exists():
         raise InvalidInput(f"{path} exists already; name another file")
-    for option, column in (("label", label), ("site", site)):
-        if data is None and column is not None:
-            raise InvalidInput(
-                f"{option}={column!r} is a column of what file? Name it: coterie init --data FILE --{option} {column}"
-            )
-    text = example_text() if data is None else fitted(data, label, site)
-    write_atomically(path, text.encode())
+    said = wishes.said if wishes else {}
+    if data is None and said:
+        raise InvalidInput(f"{shlex.join(said)} is about columns of what file? Name it: coterie init --data FILE ...")
+    found = Fitted(example_text()) if data is None else fitted(data, wishes)
+    write_atomically(path, found.text.encode())
+    for chosen, why in found.chosen:
+        console.print(Text(f"  {printable(chosen)}: {printable(why)}"), soft_wrap=True)
     what = "an example" if data is None else f"a federation of {data.name}"
-    console.print(f"wrote {path}, {what}; look at it, then run `coterie audit {path}`", soft_wrap=True)
+    console.print(Text(printable(f"wrote {path}, {what}; look at it, then run `coterie audit {path}`")), soft_wrap=True)
 
 
 @contextmanager

@@ -136,12 +136,18 @@ def init(
         Path | None, typer.Option(help="Your own CSV, Parquet or .npz file, or folder of pictures.")
     ] = None,
     label: Annotated[str | None, typer.Option(help="Of a table: the column to be learnt.")] = None,
-    site: Annotated[str | None, typer.Option(help="Of a table: the column that says who holds a row.")] = None,
+    clients: Annotated[
+        str | None, typer.Option("--clients", "--site", help="Of a table: the column that says who holds a row.")
+    ] = None,
+    asked: Annotated[
+        str | None, typer.Option("--property", help="What is sensitive: COLUMN=VALUE, or COLUMN>NUMBER.")
+    ] = None,
 ) -> None:
     """Write a commented configuration to audit: of your own data, or an example."""
+    from coterie.audit.starter import Wishes
     from coterie.commands import auditing as session
 
-    session.init(path, data, label, site)
+    session.init(path, data, Wishes(label, clients, asked))
 
 
 @app.command()

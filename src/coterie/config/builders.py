@@ -18,6 +18,7 @@ from coterie.defences.noisy_sums.plan import NoisySums
 from coterie.defences.randomised_response.channel import Channel
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import LEVELS, MECHANISMS, gap_rr
+from coterie.defences.robust import Krum, Median, NormClip, TrimmedMean
 from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.errors import InvalidInput, require
 from coterie.flow.guard import Defence
@@ -126,6 +127,26 @@ def _channel(mechanism: Mechanism, epsilon: float, levels: int, ratio: float) ->
 def blinded_sums(spread: float = 4.0, permute: bool = True) -> Stack:
     """Masked sums of numbers that are blinded by what the parties share."""
     return Stack(Blinding(spread, permute), SecureSums())
+
+
+def robust(
+    rule: Literal["median", "trimmed_mean", "krum", "mean"] = "median",
+    bound: float | None = None,
+    share: float = 0.2,
+    bad: int = 1,
+    keep: int | None = None,
+) -> Defence:
+    """How models are averaged, and by how much a client may move one: ``bound``, in L2; as far as it likes if left out.
+
+    ``share`` is the trimmed mean's; ``bad`` and ``keep`` are Krum's.
+    """
+    rules: dict[str, Defence] = {
+        "median": Median(),
+        "trimmed_mean": TrimmedMean(share),
+        "krum": Krum(bad, keep),
+        "mean": TrimmedMean(0.0),
+    }
+    return rules[rule] if bound is None else Stack(NormClip(bound), rules[rule])
 
 
 # -- clusterings, which start from something public ----------------------------------------------------------------

@@ -72,6 +72,7 @@ DEFENCES = {
     "randomised_response": "coterie.config.builders:randomised_response",
     "perturb_once": "coterie.config.builders:perturb_once",
     "blinded_sums": "coterie.config.builders:blinded_sums",
+    "robust": "coterie.config.builders:robust",
 }
 
 
@@ -127,7 +128,22 @@ def build(target: Callable[..., Any], options: Mapping[str, Any], what: str, giv
         raise InvalidInput(f"{what} option {place}={problem.get('input')!r} is wrong: {problem['msg']}") from error
 
 
+def _members(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for member in members:
+        if "kind" not in member:
+            raise InvalidInput(f"member {member!r} of defence 'stack' must have a kind, as [defence] has")
+    return members
+
+
 def build_defence(choice: Choice, of: Releasing | None = None) -> Defence:
-    """``of``: what is run under it, which a defence that is planned for certain sums must know."""
+    """``of``: what is run under it, which a defence that is planned for certain sums must know.
+
+    A "stack" has ``members``, each of which is a table like ``[defence]`` itself.
+    """
+    if choice.kind == "stack":
+        from coterie.flow.stack import Stack
+
+        members = build(_members, choice.options, "defence 'stack'")
+        return Stack(*(build_defence(type(choice).model_validate(member), of) for member in members))
     target = look_up(choice.kind, DEFENCES, "defence")
     return build(target, choice.options, f"defence {choice.kind!r}", {"of": lambda: of})  # type: ignore[no-any-return]

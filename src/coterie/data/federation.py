@@ -24,6 +24,7 @@ class Examples:
     tags: Mapping[str, Tensor] = field(default_factory=dict)  # each (examples,)
     label_names: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()  # the word of each token, for texts
+    tag_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a tag, what its numbers stand for
 
     def __post_init__(self) -> None:
         require(

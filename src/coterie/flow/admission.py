@@ -7,6 +7,7 @@ guard's own exchanges carry (masks, shares) the guard checks itself, for only it
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -31,6 +32,7 @@ class Expected:
     slots: int
     most_weight: Tensor | float = 1.0  # (clients of the federation,), or one for all
     one_slot: bool = False  # a client is in one slot at most
+    between: tuple[float, float] = (-math.inf, math.inf)  # what every value lies in
 
     def sealed(self) -> Expected:
         """The same where a guard hides the values, and in which slots a client is."""
@@ -104,6 +106,9 @@ class Admission:
             most = torch.as_tensor(self.expected.most_weight, dtype=torch.float64)
             most = most[ids] if most.dim() else most.expand(len(ids))
             bad["its weight is more than its data's"] = weights > most
+            low, high = self.expected.between
+            if math.isfinite(low) or math.isfinite(high):
+                bad[f"a value is not between {low:g} and {high:g}"] = ~_within(sent, low, high)
             if self.expected.one_slot:
                 bad["it is in more than one slot"] = membership.sum(1) > 1 + 1e-6
             if self.asked.sees is not None and sent.values:
@@ -126,6 +131,14 @@ def _alike(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> bool:
 
 def _ids(up: Up) -> list[int]:
     return [int(client) for client in up.sent.ids.flatten().tolist()]
+
+
+def _within(sent: Contributions, low: float, high: float) -> Tensor:
+    """(clients,)"""
+    inside = torch.ones(len(sent), dtype=torch.bool)
+    for leaf in sent.values.values():
+        inside &= ((leaf >= low) & (leaf <= high)).flatten(1).all(1)
+    return inside
 
 
 def _finite(sent: Contributions) -> Tensor:

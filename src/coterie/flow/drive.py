@@ -115,7 +115,8 @@ def _admitted(ups: Iterator[Up], admission: Admission, server: Server) -> Iterat
     for up in ups:
         sent = admission.admit(up)
         if sent is not None:
-            yield sent
+            asked = admission.asked
+            yield server.guard.screen(sent, asked, server.turn(asked.round, asked.kind))
     if admission.refused:
         server.metrics.note(REFUSED, admission.share_refused)
 

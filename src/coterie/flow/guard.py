@@ -1,8 +1,8 @@
 """The places where a defence may act, and the defence as its two halves, because two parties hold them.
 
-``receive``, ``columns``, ``gradients``, ``gradient`` and ``contribute`` are the client's; ``collect``, ``aggregate``,
-``release`` and ``publish`` are the server's. The base classes are the identity: an undefended federation runs with
-them.
+``receive``, ``columns``, ``gradients``, ``gradient`` and ``contribute`` are the client's; ``screen``, ``collect``,
+``aggregate``, ``release`` and ``publish`` are the server's. The base classes are the identity: an undefended federation
+runs with them.
 """
 
 from __future__ import annotations
@@ -96,6 +96,10 @@ class ServerGuard:
         """What answers look like once the clients' half has had its word."""
         return expected
 
+    def screen(self, sent: Contributions, asked: Down, turn: Turn) -> Contributions:
+        """Answers that were let in, before anything else uses them: what is too large is cut down here."""
+        return sent
+
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         """Ask, as often as it takes, and add up."""
         return self.aggregate((yield ask), turn)
@@ -120,6 +124,11 @@ class Defence:
     @property
     def seals(self) -> bool:
         """Whether clients' answers leave them in a form that the server cannot read."""
+        return False
+
+    @property
+    def reads(self) -> bool:
+        """Whether the server's half looks at single answers, so that nobody may seal them."""
         return False
 
     @property

@@ -79,6 +79,9 @@ class StackedServer(ServerGuard):
     def expects(self, expected: Expected) -> Expected:
         return reduce(lambda found, guard: guard.expects(found), self.guards, expected)
 
+    def screen(self, sent: Contributions, asked: Down, turn: Turn) -> Contributions:
+        return reduce(lambda found, guard: guard.screen(found, asked, turn), self.guards, sent)
+
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         return (yield from self.collector.collect(ask, turn))
 
@@ -103,6 +106,13 @@ class Stack(Defence):
         require(len(members) > 0, "members", (), "must be at least one defence")
         sealing = [type(member).__name__ for member in members if member.seals]
         require(len(sealing) <= 1, "members", sealing, "seal the same answers twice; keep one of them")
+        reading = [type(member).__name__ for member in members if member.reads]
+        require(
+            not sealing or not reading,
+            "members",
+            reading,
+            f"must read the answers that {sealing[:1]} hides; keep one of the two",
+        )
         require(
             not sealing or members[-1].seals,
             "members",
@@ -113,6 +123,10 @@ class Stack(Defence):
     @property
     def seals(self) -> bool:
         return any(member.seals for member in self.members)
+
+    @property
+    def reads(self) -> bool:
+        return any(member.reads for member in self.members)
 
     @property
     def client(self) -> ClientGuard:

@@ -154,4 +154,7 @@ def _copied(start: Params) -> dict[str, Tensor]:
 def check_finite(params: Params, lr: float) -> None:
     for name, leaf in params.items():
         if not bool(torch.isfinite(leaf.sum())):
-            raise Diverged(f"leaf {name!r} became NaN or infinite in local training; lower lr={lr} or check the data")
+            raise Diverged(
+                f"leaf {name!r} became NaN or infinite in local training; lower lr={lr}, check the data, or, "
+                "if a client may send what it likes, aggregate robustly (Median, NormClip)"
+            )

@@ -207,13 +207,13 @@ class Ifca(ModelTrainer):
 
     def expects(self, ask: Ask[Models], server: Server) -> Expected | None:
         if ask.kind == JUDGE:
-            return Expected({"loss": (1, 1)}, slots=1)
+            return Expected({"loss": (1, 1)}, slots=1, between=(0.0, math.inf))
         if ask.kind == NAME:
-            return Expected({"best": (1, SETS)}, slots=1)
+            return Expected({"best": (1, SETS)}, slots=1, between=(0.0, 1.0))
         if ask.kind != CHOOSE:
             return super().expects(ask, server)
         sets = candidate_sets(ask.published.values["seeds"][0], self.clusters)
-        return Expected({"votes": (1, len(sets), self.clusters)}, slots=1)
+        return Expected({"votes": (1, len(sets), self.clusters)}, slots=1, between=(0.0, 1.0))
 
     # -- the client's side ---------------------------------------------------------------------------------------
 

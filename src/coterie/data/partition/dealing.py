@@ -45,6 +45,18 @@ def tag_of(examples: Examples, tag: str) -> Rows:
     return values
 
 
+def value_of(examples: Examples, tag: str, value: int | str) -> int:
+    """A value of a tag as its number: given as that, or as what it stands for."""
+    held, names = tag_of(examples, tag), examples.tag_names.get(tag, ())
+    known = names or tuple(str(number) for number in np.unique(held)[:100])
+    if isinstance(value, str) and value in names:
+        return names.index(value)
+    number = int(value) if isinstance(value, int) or (value.lstrip("-").isdigit() and not names) else None
+    require(number is not None and bool((held == number).any()), f"value of tag {tag!r}", value, nearest(value, known))
+    assert number is not None
+    return number
+
+
 def is_split(examples: Examples) -> bool:
     return SPLIT in examples.tags and bool((examples.tags[SPLIT] == TEST).any())
 

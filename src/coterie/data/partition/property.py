@@ -23,9 +23,10 @@ from coterie.data.partition.dealing import (
     shared,
     tag_of,
     unknown_groups,
+    value_of,
 )
 from coterie.data.partition.labels import skew
-from coterie.errors import nearest, require
+from coterie.errors import require
 from coterie.rng import Rng
 
 PROPERTY = "property"  # the tag of the federation's examples that says which have what the attacker looks for
@@ -56,7 +57,7 @@ class PropertySplit(Partition):
 
     clients: int
     tag: str
-    value: int = 1
+    value: int | str = 1  # a tag's number, or what that stands for
     alpha: float = 0.5
     every: int = 5
     warmup: int = 100
@@ -102,8 +103,7 @@ class PropertySplit(Partition):
     def marked(self, examples: Examples, rng: Rng) -> NDArray[np.bool_]:
         """Which examples count as having the property."""
         values = tag_of(examples, self.tag)
-        require(self.value in values, f"value of tag {self.tag!r}", self.value, nearest(self.value, np.unique(values)))
-        has: NDArray[np.bool_] = values == self.value
+        has: NDArray[np.bool_] = values == value_of(examples, self.tag, self.value)
         require(not has.all(), f"{self.tag}={self.value}", "all examples", "must leave some without the property")
         if self.control is not Control.PLACEBO:
             return has

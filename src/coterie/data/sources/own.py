@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
 from coterie.data.sources.base import DAMAGE, Array, Source, integers, numbered, pixels, standardised
+from coterie.data.sources.delimited import read_delimited
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.files import DENSE, read_npz
@@ -86,6 +87,7 @@ class Table(OwnFile):
     def read(self, folder: Path) -> Examples:
         frame = self.without_gaps(read_frame(folder), folder)
         y, names = self.targets(frame)
+        tags = {tag: sorted_values(frame[tag]) for tag in self.tags}
         features = [column for column in frame.columns if column not in (*self.named, *self.tags, *self.drop)]
         require(len(features) > 0, "features", features, "none is left beside label, tags and drop; keep a column")
         x = np.concatenate([self.encoded(frame[column]) for column in features], 1)
@@ -94,9 +96,10 @@ class Table(OwnFile):
             y=y,
             classes=len(names),
             name=folder.stem,
-            tags={tag: integers(np.unique(frame[tag].to_numpy(), return_inverse=True)[1]) for tag in self.tags}
+            tags={tag: codes for tag, (codes, _) in tags.items()}
             | {tag: integers(self.numbers(frame[tag]) > bound) for tag, bound in self.above.items()},
             label_names=names,
+            tag_names={tag: values for tag, (_, values) in tags.items()},
         )
 
     @property
@@ -142,13 +145,13 @@ class Table(OwnFile):
         return column.to_numpy(np.float64)
 
     def labels(self, column: Column) -> tuple[torch.Tensor, tuple[str, ...]]:
-        values, codes = np.unique(column.to_numpy(), return_inverse=True)
+        codes, values = sorted_values(column)
         if len(values) > min(MOST_CLASSES, max(len(column) // 2, 1)):
             raise InvalidInput(
                 f"label column {column.name!r} has {len(values)} values in {len(column)} rows; that is a measurement "
                 "or a key, not a class: predict it as such with predicts='numbers', cut it into ranges, or name another"
             )
-        return integers(codes), tuple(map(str, values))
+        return codes, values
 
     def encoded(self, column: Column) -> NDArray[np.float32]:
         """(rows, columns)"""
@@ -178,6 +181,16 @@ class Table(OwnFile):
         return np.eye(len(known), dtype=np.float32)[codes]
 
 
+def sorted_values(column: Column) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Each row's value as its number in sorted order, and the values; of what has no order, as text."""
+    held = column.to_numpy()
+    try:
+        values, codes = np.unique(held, return_inverse=True)
+    except TypeError:  # numbers among texts
+        values, codes = np.unique(held.astype(str), return_inverse=True)
+    return integers(codes), tuple(map(str, values))
+
+
 def read_frame(path: Path) -> pd.DataFrame:
     import pandas as pd
 
@@ -188,10 +201,12 @@ def read_frame(path: Path) -> pd.DataFrame:
             raise InvalidInput(
                 f"path={path.name} needs pyarrow to be read, which is not installed; install pyarrow, or save it as CSV"
             ) from error
-    elif path.name.endswith((".csv", ".csv.gz", ".csv.zip", ".tsv")):
-        frame = pd.read_csv(path, sep="\t" if path.suffix == ".tsv" else ",")
+        except Exception as error:  # what others wrote may break any parser in any way
+            raise InvalidInput(f"{path.name} cannot be read as Parquet ({error}); write it again") from error
+    elif path.name.endswith((".csv", ".csv.gz", ".csv.zip", ".tsv", ".txt")):
+        frame = read_delimited(path)
     else:
-        raise InvalidInput(f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv or .parquet")
+        raise InvalidInput(f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet")
     require(len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1")
     return frame
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation, VerticalFederation
 from coterie.errors import InvalidInput, require
+from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.guard import ClientGuard
@@ -150,6 +151,12 @@ class VerticalKMeans(Protocol[Assignments]):
             "are another clustering; go on from the saved state when it is back",
         )
         return sums.values[TOTALS][0]
+
+    def expects(self, ask: Ask[Assignments], server: Server) -> Expected:
+        if ask.kind == RESULT:
+            return Expected({}, slots=1)
+        centres = 1 if ask.kind == SEED else self.clusters
+        return Expected({TOTALS: (1, int(server.clients.sizes[0]), centres)}, slots=1)
 
     def serves(self, state: Assignments) -> bool:
         return state.round > self.seedings

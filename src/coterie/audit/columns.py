@@ -1,0 +1,75 @@
+"""What the columns of a user's table are, by their names and shapes: keys, dates, clients, what is sensitive."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Column = pd.Series[Any]
+
+from coterie.data.sources.own import MOST_VALUES
+
+SENSITIVE = re.compile(
+    r"(^|[^a-z])(sex|gender|rac[ei]|ethnic|religio|marital|married|relationship|nativ|national|country|birth|age|disab|"
+    r"health|diseas|diagnos|pregnan|orient|politic|party|union|immigr|citizen|language|criminal|smok|hiv|income|salary)",
+    re.IGNORECASE,
+)
+"""How columns are called that say something of a person which a federation should not give away."""
+
+BOOKKEEPING = re.compile(r"(weight|wgt|wt)$|^(index|unnamed.*|row.*|key|number|no|nr)$|(^|_)id$", re.IGNORECASE)
+"""How columns are called that serve whoever made the table: survey weights, row numbers, keys."""
+
+KEY = re.compile(r"^(id|index|key|uuid|guid|unnamed.*|row.?(id|no|nr|number))$|[_ -]id$", re.IGNORECASE)
+CLIENT = re.compile(
+    r"^(client|site|hospital|clinic|centre|center|branch|bank|store|shop|device|user|customer|household|school|station|"
+    r"institution|facility|organi[sz]ation|party|writer|author|subject|patient)([_ -]?(id|no|nr|name|number|code))?$",
+    re.IGNORECASE,
+)
+"""How columns are called that say who holds a row."""
+
+LABEL = re.compile(r"^(label|target|class|outcome|y)$", re.IGNORECASE)
+DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?")
+MOST_GAPS = 0.3  # the share of gaps from which on a column is left out
+ROWS_A_CLIENT, MOST_CLIENTS = 8, 200  # on average, and at all: what a column that names clients leaves each with
+
+
+def numbers_rows(column: Column) -> bool:
+    """Whole numbers, hardly one of which comes twice: a key, in whatever order."""
+    from pandas.api import types
+
+    return bool(types.is_integer_dtype(column) and column.nunique() > 0.95 * len(column))
+
+
+def useless(column: Column) -> str:
+    """Why nothing can be learnt from a column as it is; empty: something may be."""
+    from pandas.api import types
+
+    name, values, rows = str(column.name), column.nunique(), len(column)
+    if values < 2:
+        return "has one value only"
+    if column.isna().mean() > MOST_GAPS:
+        return f"is {column.isna().mean():.0%} gaps"
+    if types.is_datetime64_any_dtype(column):
+        return "holds dates"
+    if types.is_integer_dtype(column) and values == rows:
+        whole = column.to_numpy()
+        if bool(column.is_monotonic_increasing) or int(whole.max()) - int(whole.min()) + 1 == rows or KEY.search(name):
+            return "numbers the rows, no two alike"
+    if not types.is_numeric_dtype(column):
+        texts = column.dropna().astype(str)
+        if texts.head(200).str.fullmatch(DATE.pattern).all():
+            return "holds dates"
+        if values == rows or KEY.search(name):
+            return "names the rows"
+        if values > MOST_VALUES:
+            return f"holds free text, {values} different ones"
+    return ""
+
+
+def names_clients(column: Column) -> bool:
+    values = column.nunique()
+    few = 2 <= values <= min(MOST_CLIENTS, len(column) // ROWS_A_CLIENT)
+    return bool(few and CLIENT.search(str(column.name)))
