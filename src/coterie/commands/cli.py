@@ -164,9 +164,11 @@ def reproduce(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run all of it again, whatever results are kept.")] = False,
     as_published: Annotated[
-        bool, typer.Option("--as-published", help="Also where we differ on purpose (property-inference).")
+        bool, typer.Option("--as-published", help="Also where we differ on purpose (property-inference, mingledpie).")
     ] = False,
-    rounds: Annotated[int | None, typer.Option(help="End long runs after so many rounds (property-inference).")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="End long runs after so many rounds (property-inference, mingledpie).")
+    ] = None,
 ) -> None:
     """Run tables and figures of the papers: ours beside the published values."""
     from coterie.commands import reproduction

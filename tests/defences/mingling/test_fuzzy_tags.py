@@ -178,6 +178,16 @@ def test_parts_are_as_enumeration_says(k: int, rate: float, threshold: int) -> N
         assert abs(int((drawn.sum(1) == size).sum()) - draws * chance) < bound
 
 
+def test_what_figure_3_of_the_public_code_draws() -> None:
+    """By enumeration of two sets; for one it is the blind guess."""
+    rule = TagRule(4, 0.5, 2)
+    sizes = rule.size_distribution()
+    pairs = [(one, other) for one in sizes for other in sizes]
+    expected = sum(sizes[one] * sizes[other] * 2 / (one + other) for one, other in pairs)
+    assert rule.printed_guess(2) == pytest.approx(expected)
+    assert rule.printed_guess(1) == pytest.approx(rule.blind_guess())
+
+
 def test_blind_guess_of_a_partition_by_hand() -> None:
     # Of 32 ways to halve five clusters, 2 leave them whole and 20 make parts of two and three; 10 leave one alone.
     assert TagRule(5, 0.5, 2, partition=True).blind_guess() == pytest.approx((2 / 5 + 20 * 2 / 5) / 22)

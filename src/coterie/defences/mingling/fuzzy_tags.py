@@ -21,6 +21,7 @@ second one says nothing about the first.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -118,9 +119,16 @@ class TagRule:
         """How often the best guess from the set alone is right: the mean of 1 / |set|."""
         return math.fsum(probability / size for size, probability in self.size_distribution().items())
 
-    def printed_guess(self) -> float:
-        """1 / mean(|set|), which the paper's code computes for Figure 3: never more than what a guess gets."""
-        return 1 / math.fsum(probability * size for size, probability in self.size_distribution().items())
+    def printed_guess(self, draws: int = 4) -> float:
+        """The expectation of 1 / mean(|set|) over so many sets, which is what the paper's code draws in Figure 3: never
+        more than a guess gets."""
+        sums = {0: 1.0}  # of the sizes so far
+        for _ in range(draws):
+            further: dict[int, float] = {}
+            for (total, chance), (size, other) in itertools.product(sums.items(), self.size_distribution().items()):
+                further[total + size] = further.get(total + size, 0.0) + chance * other
+            sums = further
+        return math.fsum(draws * chance / total for total, chance in sums.items())
 
     def decoy_rate(self) -> float:
         """The rate after redrawing, Eq. 9 as corrected.

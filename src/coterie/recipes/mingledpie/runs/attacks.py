@@ -19,7 +19,7 @@ from coterie.measure.findings import Finding
 from coterie.measure.judge import Labels, judge
 from coterie.measure.preferences import Preferences, judge_top_k
 from coterie.protocols.ifca import Ifca
-from coterie.recipes.mingledpie.runs.training import federation_of, local, mingling
+from coterie.recipes.mingledpie.runs.training import local, mingling, partition_of, pretrained
 from coterie.recipes.mingledpie.setups import SETUPS
 from coterie.rng import Rng
 from coterie.run.jobs import Result
@@ -47,7 +47,7 @@ def guessed(rate: float, clusters: int, threshold: int, counting: str, sets: int
     attack = IdentityProfiling({cluster: cluster for cluster in range(clusters)})
     guess = attack.infer(tape.view(CURIOUS_SERVER), Auxiliary(), rng.child("attack")).labels
     right = sum(guess[client] == cluster for client, cluster in enumerate(true.tolist()))
-    return {"right": right, "sets": sets, "expected": rule.blind_guess()}
+    return {"right": right, "sets": sets, "expected": rule.blind_guess(), "printed": rule.printed_guess()}
 
 
 ATTACKED_ROUNDS = 5
@@ -57,11 +57,15 @@ def profiled(name: str, method: str, clients: int, *, data: str | None, seed: in
     """What A1 and A2 get of the first five rounds, the server alone and with a client, in percent."""
     rng = Rng.seeded(seed)
     auxiliary, examples = reserve(SETUPS[name].source().load(data), 20, rng)
-    federation = federation_of(examples, name, "homogeneous", 5, clients, rng, 0.0)
+    partition = partition_of(examples, name, "homogeneous", 5, clients)
+    sets = partition.label_sets(examples, rng.child("partition"))
+    examples, begins = pretrained(name, examples, sets, rng)
+    federation = partition.split(examples, rng.child("partition"))
     defence, model = mingling(method, 0.5, 2), SETUPS[name].model()
     colluding = colluding_server(0)
     tape = Tape([CURIOUS_SERVER, colluding])
-    protocol = Ifca(rounds=ATTACKED_ROUNDS, local=local(name), clusters=5, choose_on=50, weighting="equal")
+    how = local(name, as_run=True)
+    protocol = Ifca(ATTACKED_ROUNDS, how, clusters=5, weighting="equal", begins=begins)
     outcome = train(protocol, federation, model, seed=seed, defence=defence, tape=tape, evaluate_every=1000)
     stands_for = _stands_for(outcome.scores.choices.argmax(1), federation.groups)
     truth = Labels({client: int(group) for client, group in enumerate(federation.groups)}, 5)

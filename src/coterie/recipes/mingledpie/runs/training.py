@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from coterie.data.auxiliary import reserve
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition import LabelSets
 from coterie.data.partition.arrivals import waves
@@ -29,6 +31,7 @@ from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.fedprox import FedProx
 from coterie.protocols.ifca import Ifca
+from coterie.protocols.starts import Pretrained, Start
 from coterie.recipes.mingledpie.setups import SETUPS
 from coterie.rng import Rng
 from coterie.run.jobs import Result
@@ -36,8 +39,22 @@ from coterie.run.training import Outcome, train
 from coterie.seal.mock import MockCipher
 
 
-def local(name: str) -> Local:
-    return Local(steps=5, batch_size=50, lr=SETUPS[name].lr)
+def local(name: str, as_run: bool = False) -> Local:
+    setup = SETUPS[name]
+    return Local(setup.steps, lr=setup.lr, whole=True) if as_run else Local(steps=5, batch_size=50, lr=setup.lr)
+
+
+def pretrained(name: str, examples: Examples, sets: Sequence[Sequence[int]], rng: Rng) -> tuple[Examples, Pretrained]:
+    """The server's prior knowledge, as in the authors' code: models that it trained on examples of each label set.
+
+    They are its own: clients get the others, which are returned.
+    """
+    setup = SETUPS[name]
+    held, rest = reserve(examples, -(-setup.public // min(map(len, sets))), rng)
+    known = held.whole()
+    rows = [torch.isin(known.y, torch.tensor(labels)).nonzero().flatten()[: setup.public] for labels in sets]
+    public = tuple(known.take(of_set, f"{examples.name} (the server's)") for of_set in rows)
+    return rest, Pretrained(public=public, local=Local(epochs=setup.epochs, batch_size=50, lr=setup.lr))
 
 
 def mingling(method: str, rate: float, threshold: int) -> Defence:
@@ -60,22 +77,16 @@ def mingling(method: str, rate: float, threshold: int) -> Defence:
     return defences.get(method, Defence)()
 
 
-def federation_of(
-    examples: Examples,
-    name: str,
-    split: str,
-    clusters: int,
-    clients: int,
-    rng: Rng,
-    iid_rate: float | tuple[float, ...],
-) -> Federation:
+def partition_of(
+    examples: Examples, name: str, split: str, clusters: int, clients: int, iid_rate: float | tuple[float, ...] = 0.0
+) -> LabelSets:
     """Homogeneous sets are consecutive classes: only then does Fashion-MNIST come near the paper's 98 %."""
     sets: int | tuple[tuple[int, ...], ...] = clusters
     sizes: tuple[int, int] | None = SETUPS[name].unequal
     if split == "homogeneous":
         sets = tuple(tuple(part.tolist()) for part in torch.arange(examples.classes).tensor_split(clusters))
         sizes = None
-    return LabelSets(clients, sets, sizes, iid_rate).split(examples, rng.child("partition"))
+    return LabelSets(clients, sets, sizes, iid_rate)
 
 
 def trained(
@@ -89,6 +100,7 @@ def trained(
     threshold: int = 2,
     iid_rate: float = 0.0,
     newcomers: int = 0,  # how many join every ten rounds; they alone have the IID rate then
+    as_run: bool = False,  # a pre-trained start and steps on all of a client's data, as in the authors' code
     *,
     data: str | None,
     seed: int,
@@ -98,11 +110,17 @@ def trained(
     rng = Rng.seeded(seed)
     joining = newcomers * ((rounds - 1) // 10)
     rates = (0.0,) * clients + (iid_rate,) * joining if joining else iid_rate
-    federation = federation_of(examples, name, split, clusters, clients + joining, rng, rates)
+    partition, begins = partition_of(examples, name, split, clusters, clients + joining, rates), Start()
+    if as_run:
+        sets = partition.label_sets(examples, rng.child("partition"))
+        examples, begins = pretrained(name, examples, sets, rng)
+    federation = partition.split(examples, rng.child("partition"))
     if joining:
         federation = waves(federation, range(clients, clients + joining), newcomers, every=10)
-    model, how = SETUPS[name].model(), local(name)
-    protocol: Any = Ifca(rounds=rounds, local=how, clusters=clusters, choose_on=50, weighting="equal")
+    model, how, looked_at = SETUPS[name].model(), local(name, as_run), None if as_run else 50
+    protocol: Any = Ifca(
+        rounds=rounds, local=how, clusters=clusters, choose_on=looked_at, weighting="equal", begins=begins
+    )
     if method == "FedProx":
         protocol = FedProx(rounds=rounds, local=how)
     if method == "FedEM":
@@ -137,8 +155,18 @@ def _measured(outcome: Outcome, model: Model, federation: Federation, tested: in
         "training": 100 * float(on_training.nanmean()),
         "clusters": [100 * value for value in by_cluster],
         "curve": [(row["round"], 100 * row["accuracy"]) for row in outcome.history],
+        "cluster curves": _curves(outcome, choices.argmax(1)[:tested], groups),
         "sizes": outcome.cluster_sizes,
     }
+
+
+def _curves(outcome: Outcome, chosen: Tensor, groups: Tensor) -> list[list[tuple[int, float]]]:
+    """How accuracy grew in the cluster that serves each group at the end."""
+    slots = [int(chosen[groups == group].mode().values) for group in range(int(groups.max()) + 1)]
+    return [
+        [(row["round"], 100 * value) for row in outcome.history if (value := row["clusters"][slot]) is not None]
+        for slot in slots
+    ]
 
 
 LABEL_SETS = ((0, 1), (2, 3), (4, 5), (6, 7), (8, 9))

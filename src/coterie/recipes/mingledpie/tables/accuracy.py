@@ -42,11 +42,12 @@ def run_of(settings: Settings, name: str, method: str, split: str = "homogeneous
         "split": split,
         "clusters": setup.clusters if split == "heterogeneous" else 5,
         "clients": 120 if paper and settings.data else setup.quick_clients,
-        "rounds": setup.rounds if paper else setup.quick_rounds,
+        "rounds": settings.rounds or (setup.rounds if paper else setup.quick_rounds),
         "data": settings.folder,
         "rate": 0.5,
         "threshold": 2,
         "iid_rate": 0.0,
+        "as_run": settings.as_published,
         **changed,
     }
 

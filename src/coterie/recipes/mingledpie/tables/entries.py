@@ -60,6 +60,8 @@ class Entry:
     """The interval of a share of clients, over all of them. The wider of this and the one over seeds is shown: a few
     seeds may agree by accident, and clients of one seed may be alike."""
 
+    apart: bool = False  # whether each client's share is its own coins', so that the former alone is right
+
     most: float = 100.0  # per cent, unless said otherwise
     values: Mapping[str, Callable[[Result], float]] = field(default_factory=dict)  # further ones, by name
     known: Mapping[str, float] = field(default_factory=dict)  # and those that need no run
@@ -82,9 +84,13 @@ class Entry:
     def ours(self, results: Mapping[int, Result]) -> Estimate:
         over_seeds = Estimate.over({seed: self.value(result) for seed, result in results.items()}, 0.0, self.most)
         low, high = self.pooled(list(results.values()))
-        if math.isnan(low) or (over_seeds.is_known and over_seeds.high - over_seeds.low > high - low):
+        wider = over_seeds.is_known and over_seeds.high - over_seeds.low > high - low
+        if math.isnan(low) or (wider and not self.apart):
             return over_seeds
-        return Estimate(over_seeds.value, low, high, by_seed=over_seeds.by_seed)
+        value = (
+            over_seeds.value
+        )  # every client of every seed may be named right, and then rounding could put it outside
+        return Estimate(value, min(low, value), max(high, value), by_seed=over_seeds.by_seed)
 
     def job_key(self, seed: int) -> str:
         named = ",".join(f"{name}={_word(value)}" for name, value in self.arguments.items() if name != "data")
