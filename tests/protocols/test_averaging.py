@@ -203,13 +203,10 @@ def test_fedavg_cannot_serve_two_groups_and_ifca_can(two_groups: Federation) -> 
 
 
 @pytest.mark.parametrize(
-    "settings", [{"shared": ("0.",)}, {"average_gradients": True}], ids=lambda given: next(iter(given))
-)
-@pytest.mark.parametrize(
     "defence", [SecureSums(), Mingling(rate=0.5, cipher=MockCipher())], ids=lambda given: type(given).__name__
 )
-def test_sealed_sums_are_refused_where_they_cannot_be_used(defence: Defence, settings: dict[str, Any]) -> None:
-    protocol = Ifca(rounds=1, clusters=2, local=Local(steps=1), **settings)
+def test_sealed_sums_are_refused_where_they_cannot_be_used(defence: Defence) -> None:
+    protocol = Ifca(rounds=1, clusters=2, local=Local(steps=1), average_gradients=True)
     with pytest.raises(InvalidInput, match="does not fit this protocol: the server needs the sums of all clusters in"):
         play(protocol, UNEVEN, MODEL, defence=defence)
 

@@ -102,8 +102,7 @@ class Ifca(ModelTrainer):
 
     @property
     def looks(self) -> str:
-        plain = self.shared or self.average_gradients
-        why = "the sums of all clusters in the clear, for shared layers and averaged gradients" if plain else ""
+        why = "the sums of all clusters in the clear, for averaged gradients" if self.average_gradients else ""
         return why or super().looks
 
     def start(self, server: Server) -> Models:
@@ -173,6 +172,8 @@ class Ifca(ModelTrainer):
         mean = sums.mean(previous)
         if not (self.shared or self.average_gradients):
             return mean
+        if mean.origin is not None:  # sealed: whoever opens the sums averages
+            return replace(mean, shared=tuple(self._shared_names(mean.origin.values)))
         shares = (sums.weights / sums.weights.sum()).float()  # (clusters,)
         values = dict(mean.values)
         if self.average_gradients:  # Algorithm 1, option I divides by all clients, not by the cluster's

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher as StreamCipher
@@ -102,6 +102,12 @@ class HiddenSum(SealedSum):
     shapes: Mapping[str, tuple[int, ...]]
     grid: Grid
     width: int
+    newest: bytes = b""  # the context of the round that this is the outcome of
+
+    @property
+    def fresh(self) -> list[bool]:
+        """Which clusters' sums are of that round."""
+        return [one is not None and one.context == self.newest for one in self.sums]
 
     @property
     def slots(self) -> int:
@@ -125,7 +131,7 @@ class HiddenSum(SealedSum):
         if not isinstance(before, HiddenSum) or before.shapes != self.shapes:
             return self
         pairs = zip(self.sums, before.sums, strict=True)
-        return HiddenSum(tuple(old if new is None else new for new, old in pairs), self.shapes, self.grid, self.width)
+        return replace(self, sums=tuple(old if new is None else new for new, old in pairs))
 
     def __add__(self, other: SealedSum) -> HiddenSum:
         raise InvalidInput(f"sum={type(other).__name__} cannot be added: it is of a whole round already")

@@ -143,6 +143,7 @@ class Published:
     sizes: Tensor | None = None  # (slots,) how many clients stand behind each slot; the server's, and not sent
     sealed: Mapping[str, SealedSum] = field(default_factory=dict)  # sums that only a client can open
     previous: Published | None = None  # what slots fall back to when nobody contributed
+    shared: tuple[str, ...] = ()  # leaves that whoever opens sealed sums averages over all slots
 
     @property
     def slots(self) -> int:

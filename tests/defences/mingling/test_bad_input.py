@@ -21,6 +21,7 @@ from coterie.defences.secure_sums import ClientsDropped, ClusterLeftOut, RoundLe
 from coterie.errors import InvalidInput
 from coterie.flow.cohort import Cohort
 from coterie.flow.drive import message_of
+from coterie.learn.sgd import Local
 from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
 from coterie.seal.ckks import Ckks, CkksBatch
@@ -155,7 +156,7 @@ def test_settings_that_cannot_be() -> None:
     with pytest.raises(InvalidInput, match="does not fit this protocol: clients must choose one of at least two"):
         run(Mingling(exact=False, cipher=MockCipher()), FedAvg(rounds=1))
     with pytest.raises(InvalidInput, match="needs the sums of all clusters in the clear"):
-        run(Mingling(exact=False, cipher=MockCipher()), replace(IFCA, shared=("0.",)))
+        run(Mingling(), replace(IFCA, average_gradients=True, local=Local(steps=1)))
     keys = ClusterKeys.generate(TagRule(5, 0.5, 2), Rng.seeded(1))
     with pytest.raises(InvalidInput, match="cluster keys"):
         run(Mingling(cluster_keys=keys, cipher=MockCipher()))

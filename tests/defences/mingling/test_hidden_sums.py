@@ -44,6 +44,27 @@ def test_exact_mingling_is_ifca_to_the_grid_at_every_participation(defence: Ming
     close(models(sealed), plain.state.published.values, atol=5e-5)
 
 
+@pytest.mark.parametrize("participation", [0.1, 1.0])
+@pytest.mark.parametrize(
+    "defence",
+    [Mingling(cipher=MockCipher()), Mingling(threshold=3, smallest=Smallest(1))],
+    ids=["shared key", "masks"],
+)
+def test_layers_that_clusters_share_are_averaged_by_those_who_open_the_sums(
+    defence: Mingling, participation: float
+) -> None:
+    """The paper's system setting: the first layer is everybody's, the second a cluster's."""
+    first = next(iter(MODEL.init(0))).split(".")[0]
+    protocol = replace(IFCA, rounds=6, participation=participation, shared=(first,))
+    assert not defence.fits(protocol)
+    plain, sealed = (play(protocol, MANY, MODEL, defence=one) for one in (Defence(), defence))
+    found = models(sealed)
+    close(found, plain.state.published.values, atol=5e-5)
+    common = [name for name in found if name.startswith(first)]
+    assert 0 < len(common) < len(found)
+    assert all(torch.equal(found[name][0], leaf) for name in common for leaf in found[name])
+
+
 def test_at_a_tenth_some_clusters_are_empty_indeed() -> None:
     tape = Tape([SERVER])
     play(replace(IFCA, rounds=10, participation=0.1), MANY, MODEL, tape=tape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,7 +22,7 @@ from coterie.errors import InvalidInput, require
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Turn
-from coterie.learn.params import Layout, flatten
+from coterie.learn.params import Layout, Params, flatten
 from coterie.seal.cipher import Cipher, Key
 from coterie.seal.ckks import Ckks
 from coterie.seal.mock import MockCipher
@@ -84,13 +84,16 @@ class MinglingClient(ClientGuard):
         )
         sums, counts = opened.split([layout.length, origin.slots], dim=1)
         before, sizes = self._before(published, origin), counts.diagonal().clone()
+        weights = sizes  # of those who trained in the round
         if isinstance(total, HiddenSum):
             models = _divided(sums, sizes, total.known, before)
             sizes = torch.tensor(total.sizes(self.key))
+            made = [new and self.smallest.allows(size) for new, size in zip(total.fresh, sizes.tolist(), strict=True)]
+            weights = weights * torch.tensor(made if any(made) else total.fresh)
         else:
             models = self.rebuilding.rebuild(sums, counts, before)
         found = {name: leaf.to(origin.values[name].dtype) for name, leaf in layout.unflatten(models).items()}
-        return Published(found, sizes)
+        return Published({**found, **_averaged(found, published.shared, weights)}, sizes)
 
     def _before(self, published: Published, origin: Published) -> Callable[[], Tensor]:
         """The models that these sums came after: as a client sealed them anew, or the first ones, which were plain."""
@@ -175,6 +178,13 @@ def _divided(sums: Tensor, weights: Tensor, known: list[bool], before: Callable[
     )
     means = sums / torch.where(have, weights, 1.0).unsqueeze(1)
     return means if all(known) else torch.where(have.unsqueeze(1), means, before())
+
+
+def _averaged(models: Params, shared: Sequence[str], weights: Tensor) -> dict[str, Tensor]:
+    """The shared leaves, the same for all clusters: the mean over those who trained in the round."""
+    shares = (weights / weights.sum()).float() if shared else weights
+    means = {name: torch.tensordot(shares.to(models[name].dtype), models[name], 1) for name in shared}
+    return {name: mean.expand_as(models[name]).contiguous() for name, mean in means.items()}
 
 
 def _one_hot(membership: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def hidden_sums(
         places = tuple(at for client, at in done.roster.positions[slot].items() if client in total.ids)
         size = 0 if smallest is None else int(done.tally[slot])
         sums[slot] = HiddenSlot(pack(words, total.width), slot, context, places, size)
-    return HiddenSum(tuple(sums), total.shapes, total.grid, total.width), done.counts
+    return HiddenSum(tuple(sums), total.shapes, total.grid, total.width, context), done.counts
 
 
 @dataclass(frozen=True)

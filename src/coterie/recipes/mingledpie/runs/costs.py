@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import tenseal
@@ -98,10 +99,19 @@ def _as_run(values: Tensor) -> Result:
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=8192, coeff_mod_bit_sizes=[60, 40, 40, 60])
     context.global_scale = 2.0**40
     total = {"encryption": 0.0, "decryption": 0.0, "bytes": 0}
+
+    def seal(piece: Tensor) -> bytes:
+        message: bytes = tenseal.ckks_vector(context, piece.tolist()).serialize()
+        return message
+
+    def opened(message: bytes) -> list[float]:
+        values: list[float] = tenseal.ckks_vector_from(context, message).decrypt()
+        return values
+
     for piece in values.split(SLOTS):
-        taken, message = _seconds(lambda piece=piece: tenseal.ckks_vector(context, piece.tolist()).serialize(), 1)
-        opening, opened = _seconds(lambda message=message: tenseal.ckks_vector_from(context, message).decrypt(), 1)
-        worst = float((torch.tensor(opened, dtype=torch.float64) - piece).abs().max())
+        taken, message = _seconds(partial(seal, piece), 1)
+        opening, plain = _seconds(partial(opened, message), 1)
+        worst = float((torch.tensor(plain, dtype=torch.float64) - piece).abs().max())
         require(worst < 1e-5, "error of a decrypted value", worst, "must be below 1e-5")
         total = {
             "encryption": total["encryption"] + taken,
