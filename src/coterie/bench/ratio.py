@@ -55,7 +55,7 @@ class Ratio:
     def bound_text(self) -> str:
         if self.bound is None:
             return ""
-        return f"ratio ≥ {self.bound:g}" if self.bound_on_ratio else f"ours ≤ {self.bound:g} {self.unit}"
+        return f"ratio ≥ {self.bound:.3g}" if self.bound_on_ratio else f"ours ≤ {self.bound:.4g} {self.unit}"
 
     def as_json(self) -> Facts:
         bound = None
