@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from coterie.data.federation import Examples, Federation, Shards
+from coterie.data.lazy import AnyFederation
 from coterie.flow.adversary import Adversary
 from coterie.flow.ask import Ask
 from coterie.flow.client import Answer
@@ -18,7 +19,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Defence, ServerGuard
 from coterie.flow.protocol import Protocol
 from coterie.flow.ring import Ring
-from coterie.flow.simulate import CHUNK_BYTES, AnyFederation
+from coterie.flow.simulate import CHUNK_BYTES
 from coterie.flow.turn import Roots, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.wire.codec import decode, encode

@@ -29,6 +29,7 @@ _HOMES = {
     "coterie.attacks.updates": ("Imitation",),
     "coterie.estimators": ("FedDPKMeans", "FederatedLloyd", "KFed", "VerticalKMeans"),
     "coterie.data.federation": ("Examples", "Federation", "Schedule", "Shards", "VerticalFederation"),
+    "coterie.data.lazy": ("LazyFederation",),
     "coterie.data.provenance": ("Public",),
     "coterie.data.partition": (
         "ByTag",

@@ -37,12 +37,12 @@ from coterie.attacks.update_membership import UpdateMembership
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation, Shards
+from coterie.data.lazy import AnyFederation
 from coterie.data.partition.property import PropertySplit
 from coterie.data.sources.embedded import Digits
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
-from coterie.flow.simulate import AnyFederation
 from coterie.learn.clusters.lloyd import Points
 from coterie.learn.generative.duel import Bout
 from coterie.learn.models.dense import Dense

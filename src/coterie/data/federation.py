@@ -186,6 +186,10 @@ class Federation:
         """(clients,): how much each has to train on."""
         return self.train.sizes
 
+    def held(self, clients: Sequence[int]) -> tuple[Examples, Shards]:
+        """Examples among which the training data of these clients are, and which are whose."""
+        return self.examples, self.train.pick(clients)
+
     def describe(self) -> str:
         sizes = self.train.sizes
         groups = int(self.groups.max()) + 1

@@ -372,7 +372,7 @@ def spread(asked: Down) -> Down:
 
 def facts_of(plan: Plan, data: Federation | VerticalFederation, clients: int, delta: float) -> RunFacts | None:
     """Of this run, for this client's units: its own data, among so many clients."""
-    facts = plan.protocol.facts(data, delta)  # type: ignore[arg-type]
+    facts = plan.protocol.facts(data, delta)
     return None if facts is None else replace(facts, clients=clients)
 
 

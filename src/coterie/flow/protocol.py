@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic
 import torch
 from torch import Tensor
 
-from coterie.data.federation import Federation
+from coterie.data.lazy import AnyFederation
 from coterie.errors import require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, State, Sums
@@ -154,7 +154,7 @@ class Protocol(ABC, Generic[State]):
         """The sums that a whole run asks for, each as "request/leaf", if what a unit adds to each is at most 1."""
         return ()
 
-    def facts(self, federation: Federation, delta: float = DELTA) -> RunFacts | None:
+    def facts(self, federation: AnyFederation, delta: float = DELTA) -> RunFacts | None:
         """What a defence must know of running this federation to say what it guarantees; None: nobody has told."""
         return None
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import torch
+from torch import Tensor
 
-from coterie.data.federation import VerticalFederation
+from coterie.data.federation import Federation, VerticalFederation
+from coterie.data.lazy import AnyFederation, LazyFederation
 from coterie.errors import InvalidInput
 from coterie.flow.adversary import Adversary, Seats
 from coterie.flow.ask import Ask, State, Sums
@@ -17,7 +19,7 @@ from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.drive import Course, Transport
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol, Server
-from coterie.flow.simulate import CHUNK_BYTES, AnyFederation, Dropping, Simulator, population
+from coterie.flow.simulate import CHUNK_BYTES, Dropping, Simulator, population
 from coterie.flow.turn import Metrics, Roots, Turn
 from coterie.learn.models.model import Model
 from coterie.learn.params import Params
@@ -135,9 +137,25 @@ class Ring(Generic[State]):
         published = self.defence.server.publish(self.protocol.result(state), self.server.turn(round, EVALUATE))
         return self._opened(published).values
 
+    @property
+    def evaluated(self) -> Tensor:
+        """The clients by whom a result is judged: all of them, unless they are too many to look at."""
+        whole = self.federation
+        return whole.panel_ids if isinstance(whole, LazyFederation) else torch.arange(whole.clients)
+
+    @property
+    def panel(self) -> Federation:
+        """Those clients with their data, as a federation."""
+        whole = self.federation
+        if isinstance(whole, VerticalFederation):
+            raise InvalidInput(
+                "federation=VerticalFederation is split by columns: its parties have no rows of their own"
+            )
+        return whole.panel if isinstance(whole, LazyFederation) else whole
+
     def everyone(self, state: State) -> Cohort:
-        """All clients, as they would look at their data now."""
-        ids = torch.arange(self.federation.clients)
+        """All clients that are evaluated, as they would look at their data now."""
+        ids = self.evaluated
         turn = Turn(getattr(state, "round", 0), self.clients.roots, EVALUATE)
         return self.clients.cohort(ids, turn, self.protocol.sees(state, ids))
 
@@ -145,7 +163,7 @@ class Ring(Generic[State]):
         """What this adversary saw of the run."""
         if self.tape is None:
             raise InvalidInput("tape=None: nothing was recorded; give the ring a tape made for this threat model")
-        there = any(client in threat.clients for client in range(self.federation.clients))
+        there = any(client < self.federation.clients for client in threat.clients)
         return self.tape.view(threat, self.defence.keys, self._opened if there or threat.keys else None)
 
     def _note_opened(self, ask: Ask[State], sums: Sums) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation, VerticalFederation
+from coterie.data.lazy import AnyFederation, shown_by
 from coterie.flow.adversary import overhear
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
@@ -28,7 +29,6 @@ CHUNK_BYTES = 1 << 30  # how much the clients under way may take for parameters,
 COPIES = 4  # of a model that a client takes: its start, its parameters, its gradient, its answer
 MOST_IN_BATCH = 1024  # examples that a client is reckoned to look at in one step
 
-AnyFederation = Federation | VerticalFederation
 Order = tuple[Down, tuple[Memory, ...], tuple[Memory, ...]]
 """What a chunk of clients is asked, what each of them remembers, and what the adversaries among them do."""
 
@@ -147,9 +147,9 @@ class Simulator:
         ids, whole = clients.tolist(), self.federation
         if isinstance(whole, VerticalFederation):
             return Cohort(clients, turn, sees=sees, columns=tuple(map(whole.part, ids)), memory=memory)
-        scheduled = {client: whole.schedules[client] for client in ids if client in whole.schedules}
-        shards = whole.train.pick(ids)
-        return Cohort(clients, turn, whole.examples, shards, self.model, sees, scheduled, memory=memory)
+        schedules = whole.schedules if isinstance(whole, Federation) else {}
+        scheduled = {client: schedules[client] for client in ids if client in schedules}
+        return Cohort(clients, turn, *whole.held(ids), self.model, sees, scheduled, memory=memory)
 
     def _answer(self, order: Down, memory: tuple[Memory, ...], adversaries: tuple[Memory, ...]) -> Answer:
         """One chunk, from nothing but the order and what its clients remember: also what a worker process runs."""
@@ -197,8 +197,9 @@ class Simulator:
 
     def _fitting(self, models: Params, leading: int) -> int:
         """How many clients fit in memory at the same time."""
-        x = self.federation.examples.x
-        batch = min(int(self.federation.sizes.max()), MOST_IN_BATCH)
+        whole = self.federation
+        x = shown_by(whole).x
+        batch = min(int(whole.sizes.max()), MOST_IN_BATCH)
         length = Layout.of(models, leading).length if models else 1
         a_round = self.side.protocol.models_a_round
         copies = COPIES * a_round + self.side.protocol.moments

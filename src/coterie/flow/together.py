@@ -65,7 +65,8 @@ def _check(rings: Sequence[Ring[State]]) -> None:
     for ring in rings:
         alike = (ring.protocol, ring.model, ring.defence) == (first.protocol, first.model, first.defence)
         require(alike, "ring", type(ring.protocol).__name__, "must have the protocol, model and defence of the others")
-        same = isinstance(ring.federation, Federation) and ring.federation.examples is first.federation.examples
+        rows = isinstance(ring.federation, Federation) and isinstance(first.federation, Federation)
+        same = rows and ring.panel.examples is first.panel.examples
         require(same, "federation", type(ring.federation).__name__, "must be of rows of the others' very examples")
         plain = not ring.adversaries and ring.lost is None
         require(plain, "ring", "with adversaries that act, or lost answers,", "must be run on its own")

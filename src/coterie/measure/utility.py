@@ -74,8 +74,8 @@ def evaluate(ring: AnyRing, state: object) -> Scores:
         return Scores(torch.full((federation.clients,), cost), torch.ones(federation.clients, 1), COST)
     models, choices = served(ring, state)
     if ring.model is None:
-        return Scores(_costs(models["centres"][0], federation), choices, COST)
-    return Scores(scored(ring.model, models, choices, federation), choices, measure_of(federation))
+        return Scores(_costs(models["centres"][0], ring.panel), choices, COST)
+    return Scores(scored(ring.model, models, choices, ring.panel), choices, measure_of(ring.panel))
 
 
 def measure_of(federation: Federation) -> str:

@@ -11,7 +11,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Schedule
+from coterie.data.lazy import AnyFederation
 from coterie.errors import require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
@@ -55,13 +56,9 @@ class Trainer(Protocol[State]):
             "must be 'samples' or 'equal'",
         )
 
-    def facts(self, federation: Federation, delta: float = DELTA) -> RunFacts:
+    def facts(self, federation: AnyFederation, delta: float = DELTA) -> RunFacts:
         """What a defence must know of training this federation to say what it guarantees."""
-        exposures = [
-            exposure
-            for client in federation.train.sizes.nonzero().flatten().tolist()
-            for exposure in _exposures(federation, client, self.rounds)
-        ]
+        exposures = _exposures(federation, self.rounds)
         pools = [tuple(self._trainings(pool) for pool in exposure) for exposure in exposures]
         return RunFacts(federation.clients, self.rounds, self.local, _worst(pools), delta, self.reveals)
 
@@ -167,11 +164,20 @@ def cosines(moved: Tensor) -> Tensor:
     return similarity.clamp(-1, 1)
 
 
-def _exposures(federation: Federation, client: int, rounds: int) -> list[tuple[Pool, ...]]:
-    """The pools that each kind of the client's records is in."""
-    if client not in federation.schedules:
-        return [(Pool(len(federation.train[client]), rounds),)]
-    schedule = federation.schedules[client]
+def _exposures(federation: AnyFederation, rounds: int) -> list[tuple[Pool, ...]]:
+    """The pools that records are in; of clients who use all their data, the smallest covers the others."""
+    schedules = federation.schedules if isinstance(federation, Federation) else {}
+    sizes = federation.sizes
+    everything = sizes[[client for client in range(len(sizes)) if client not in schedules]] if schedules else sizes
+    held = everything[everything > 0]
+    found: list[tuple[Pool, ...]] = [(Pool(int(held.min()), rounds),)] if len(held) else []
+    for client, schedule in schedules.items():
+        found += _scheduled(schedule, rounds) if int(sizes[client]) else []
+    return found
+
+
+def _scheduled(schedule: Schedule, rounds: int) -> list[tuple[Pool, ...]]:
+    """The pools that each kind of a scheduled client's records is in."""
     in_marked = sum(schedule.is_marked(round) for round in range(rounds))
     pools = (Pool(len(schedule.marked), in_marked), Pool(len(schedule.plain), rounds - in_marked))
     in_both = bool(torch.isin(schedule.marked, schedule.plain).any())

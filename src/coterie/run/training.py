@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.data.federation import Federation
+from coterie.data.lazy import AnyFederation, shown_by
 from coterie.errors import InvalidInput, require
 from coterie.flow.adversary import Adversary
 from coterie.flow.ask import AnyAsk
@@ -101,7 +101,7 @@ class Outcome:
 
 def train(
     protocol: AnyProtocol,
-    federation: Federation,
+    federation: AnyFederation,
     model: Model | nn.Module | Callable[[], nn.Module] | None = None,
     *,
     seed: int | None = 0,
@@ -156,14 +156,14 @@ def train(
                 processes=processes,
                 ledger=own,
             )
-            return _trained(ring, federation, evaluate_every, folder, witness, progress, stop, metrics or {})
+            return _trained(ring, evaluate_every, folder, witness, progress, stop, metrics or {})
 
 
 def _room(
     ledger: Ledger | None,
     protocol: AnyProtocol,
     defence: Defence,
-    federation: Federation,
+    federation: AnyFederation,
     folder: RunFolder | None,
     secrets: Secrets,
 ) -> AbstractContextManager[Ledger]:
@@ -184,7 +184,6 @@ def _room(
 
 def _trained(
     ring: AnyRing,
-    federation: Federation,
     evaluate_every: int,
     folder: RunFolder | None,
     witness: Witness | None,
@@ -195,7 +194,9 @@ def _trained(
     with ring:
         saved = folder.load() if folder else None
         history = list(saved.history) if saved else []
-        watcher = _Watcher(ring, evaluate_every, folder, progress, history, witness, federation.groups, stop, metrics)
+        watcher = _Watcher(
+            ring, evaluate_every, folder, progress, history, witness, ring.federation.groups, stop, metrics
+        )
         root = ring.roots.secrets.fingerprint()
         require(
             saved is None or saved.root in ("", root),
@@ -232,8 +233,8 @@ def _trained(
         ring.view,
         ring.roots.secrets.reproducible,
         ring.model,
-        federation.groups,
-        targets(federation.examples.y),
+        ring.federation.groups,
+        targets(shown_by(ring.federation).y),
     )
 
 

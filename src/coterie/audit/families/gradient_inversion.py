@@ -104,11 +104,8 @@ class Inversion(Family):
             return why
         if not recording.has_uploads or not recording.has_published:
             return "needs what clients sent and what they were given, and not both were recorded"
-        local = recording.trainer.local
-        if (
-            local.epochs is not None
-            or local.steps * local.batch_size > recording.subject.audit.gradient_inversion.pictures
-        ):
+        local, most = recording.trainer.local, recording.subject.audit.gradient_inversion.pictures
+        if local.epochs is not None or local.steps * local.batch_size > most:
             return f"a client's update is of {local.steps} x {local.batch_size} pictures or more: too many to tell any"
         return ""
 

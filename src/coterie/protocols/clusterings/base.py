@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.data.federation import Federation
+from coterie.data.lazy import AnyFederation
 from coterie.errors import InvalidInput, require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, Sums
@@ -88,7 +88,7 @@ class Clusterer(Protocol[Clusters]):
         """The sums that a whole run asks for, each as "request/leaf": what noise must be planned for."""
         return ()
 
-    def facts(self, federation: Federation, delta: float = DELTA) -> RunFacts:
+    def facts(self, federation: AnyFederation, delta: float = DELTA) -> RunFacts:
         """What a defence must know of clustering this federation to say what it guarantees."""
         rounds = len({name.split("/")[0] for name in self.releases()})
         return RunFacts(federation.clients, rounds, Local(), (), delta, self.reveals, self.level)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.data.federation import Federation, VerticalFederation
+from coterie.data.federation import VerticalFederation
+from coterie.data.lazy import AnyFederation
 from coterie.errors import InvalidInput, require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies
@@ -92,7 +93,7 @@ class VerticalKMeans(Protocol[Assignments]):
         """Requests before the first step."""
         return self.clusters - 1 if self.start_on is Start.PLUS_PLUS else 0
 
-    def facts(self, federation: Federation | VerticalFederation, delta: float = 1e-6) -> RunFacts:
+    def facts(self, federation: AnyFederation, delta: float = 1e-6) -> RunFacts:
         """What a defence must know of clustering this federation to say what it guarantees."""
         if not isinstance(federation, VerticalFederation):
             raise InvalidInput(BY_ROWS)
