@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation, Shards, VerticalFederation
+from coterie.errors import InvalidInput
 from coterie.flow.cohort import evaluation_block, segment_mean
 from coterie.flow.ring import AnyRing
 from coterie.learn.clusters.columns import means_by_label
@@ -70,7 +71,10 @@ def evaluate(ring: AnyRing, state: object) -> Scores:
     """
     federation = ring.federation
     if isinstance(federation, VerticalFederation):
-        cost = _cost_of_columns(ring.models(state)[LABELS][0].long(), federation)
+        found = ring.models(state)
+        if LABELS not in found:
+            raise InvalidInput("federation=columns has no rows of its own to score, and this protocol gives no labels")
+        cost = _cost_of_columns(found[LABELS][0].long(), federation)
         return Scores(torch.full((federation.clients,), cost), torch.ones(federation.clients, 1), COST)
     models, choices = served(ring, state)
     if ring.model is None:
