@@ -20,6 +20,7 @@ from coterie.attacks.cgan import CganReconstruction, eavesdropper
 from coterie.attacks.distance_geometry import RECORD, DistanceGeometry, Seen
 from coterie.attacks.inversion import GradientInversion
 from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
+from coterie.attacks.party_inference import OWN, PartyInference, curious_party
 from coterie.attacks.placing import Placing
 from coterie.attacks.profiling import IdentityProfiling
 from coterie.attacks.profiling_by_model import SensitivityProfiling
@@ -119,6 +120,10 @@ def raids() -> Mapping[str, Raid]:
     apart = by_columns()
     twenty = apart.examples.take(torch.arange(20))
     aligned = Auxiliary(replace(twenty, tags={RECORD: torch.arange(20)}))
+    beside = Auxiliary(
+        replace(twenty, x=apart.part(0)[:20], tags={RECORD: torch.arange(20)}),
+        {OWN: replace(apart.examples, x=apart.part(1))},
+    )
     pictures, one = drawn_digits(), Local(steps=1, batch_size=1, lr=0.1)
     spy = Auxiliary(_examples(pictures, 0))
     drawing = CganReconstruction(
@@ -153,6 +158,7 @@ def raids() -> Mapping[str, Raid]:
         "distance geometry, a party": Raid(
             DistanceGeometry(Seen.PARTY, 0), VerticalKMeans(3), apart, auxiliary=aligned, poorer=(ONE_CLIENT,)
         ),
+        "party inference": Raid(PartyInference(curious_party(1)), VerticalKMeans(3), apart, auxiliary=beside),
         "shadow membership": Raid(
             ShadowMembership(Seat.UPLOADS, SMALL, questions, Rehearsed(*looks), (0, 1)),
             profiled,

@@ -98,7 +98,7 @@ class DistanceGeometry:
     def _features(self, view: View) -> Tensor:
         if self.seen is Seen.SHAPES:
             return shapes(view)
-        return _one_hot(assignments(view), only_last=self.seen is Seen.LAST)
+        return one_hot(assignments(view), only_last=self.seen is Seen.LAST)
 
 
 def _held(auxiliary: Auxiliary) -> tuple[Tensor, Tensor, Tensor]:
@@ -212,7 +212,7 @@ def _means(labels: Tensor, clusters: int, before: Tensor | None) -> Tensor | Non
     return means if before is None else torch.where(heads > 0, means, before)
 
 
-def _one_hot(labels: Sequence[Tensor], only_last: bool) -> Tensor:
+def one_hot(labels: Sequence[Tensor], only_last: bool) -> Tensor:
     chosen = labels[-1:] if only_last else labels
     return torch.cat([torch.nn.functional.one_hot(one).double() for one in chosen], 1)
 

@@ -98,7 +98,7 @@ class View:
     threat: ThreatModel
     _index: Mapping[tuple[int, Kind, bool], Sequence[Callable[[], Message]]]  # by (round, kind, down)
     _keys: Mapping[str, object] = field(default_factory=dict)
-    _open: Callable[[Published], Published] | None = None  # how its own clients open what is sealed for them
+    _open: Callable[[Published], Published] | None = None  # how its own clients open what they are sent
 
     def kinds(self) -> list[Kind]:
         """The kinds of request from which anything was seen."""
@@ -133,7 +133,7 @@ class View:
             )
         asked = found[0]
         published = asked.published
-        if published.sealed and self._open is not None:
+        if self._open is not None:
             published = self._open(published)
         published = replace(published, values={name: leaf.clone() for name, leaf in published.values.items()})
         if self.threat.server or asked.sees is None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.attacks.distance_geometry import CURIOUS_SERVER, RECORD, DistanceGeometry, Seen
+from coterie.attacks.party_inference import OWN, PartyInference, curious_party
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
@@ -27,6 +28,7 @@ from coterie.wire.view import ThreatModel, View
 BEYOND = 3  # known records more than columns: as many as a fit without constraints needs, and two to check it by
 TURNS = 8  # of the control
 MEASURE, CONTROL = "correlation", "columns from totals, known records mixed up"
+PARTY, BESIDE = curious_party(0), "another party's columns from the clusters, beyond what one's own columns tell"
 
 
 class DistanceGeometryFamily(Family):
@@ -39,8 +41,9 @@ class DistanceGeometryFamily(Family):
         "Squared distances from centres whose make-up the server knows, because it made the assignments, are centred "
         "by rows and columns; that gives the records up to a rotation, and the known ones the rest. From one party's "
         "distances where they are sent in the open, from the totals that masked sums leave, from the shapes of blinded "
-        "totals, and from the assignments alone, which are the floor. Scored by the correlation of every column that "
-        "varies, over records that were not known: 0 says nothing, 1 everything. The control mixes known records up."
+        "totals, and from the assignments alone, which are the floor. A party, too, is told the assignments, and "
+        "guesses another's columns by them and its own. Scored by the correlation of every column that varies, over "
+        "records that were not known: 0 says nothing, 1 everything. The control mixes known records up."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -57,12 +60,13 @@ class DistanceGeometryFamily(Family):
         return [choice for choice in choices if not subject.why_not(choice, subject.launched)]
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:
-        return (CURIOUS_SERVER,)
+        return (CURIOUS_SERVER, PARTY)
 
     def read(self, run: ReferenceRun) -> Evidence:
         federation = run.case.federation
         assert isinstance(federation, VerticalFederation)
-        return run.evidence(list(findings(federation, run.view(CURIOUS_SERVER), run.rng)))
+        found = [*findings(federation, run.view(CURIOUS_SERVER), run.rng)]
+        return run.evidence([*found, *beside(federation, run.view(PARTY), run.rng)])
 
     def admits_recording(self, recording: Recording) -> str:
         if why := self.admits(recording.subject):
@@ -74,7 +78,8 @@ class DistanceGeometryFamily(Family):
         view, rng = recording.view(CURIOUS_SERVER, training=False), Rng.seeded(seed).child("attack")
         federation = recording.subject.federation()
         assert isinstance(federation, VerticalFederation)
-        return Evidence.of_recording(list(findings(federation, view, rng)), [])
+        party = recording.view(PARTY, training=False)
+        return Evidence.of_recording([*findings(federation, view, rng), *beside(federation, party, rng)], [])
 
 
 def findings(federation: VerticalFederation, view: View, rng: Rng) -> Iterator[Finding]:
@@ -94,6 +99,25 @@ def findings(federation: VerticalFederation, view: View, rng: Rng) -> Iterator[F
             mixed = [DistanceGeometry().infer(view, known(truth, rng, turn), rng) for turn in range(1, TURNS + 1)]
             average = torch.stack([correlations(one, truth) for one in mixed]).mean(0)
             yield replace(_finding(CONTROL, average), control=True)
+
+
+def beside(federation: VerticalFederation, view: View, rng: Rng) -> Iterator[Finding]:
+    """What the first party learns of the second's columns: correlations with the clusters, less those without."""
+    if federation.clients < 2:
+        return
+    own = replace(federation.examples, x=federation.part(0))
+    truth = federation.part(1)
+    held = replace(known(truth, rng), parts={OWN: own})
+    try:
+        told, alone = (
+            correlations(PartyInference(PARTY, told).infer(view, held, rng), truth) for told in (True, False)
+        )
+    except NotPermitted:  # a recording of what the server sent may lack it
+        yield replace(Finding.unscored(BESIDE, MEASURE, 0.0, PARTY.knows), adversary="curious party")
+        return
+    gained = (told - alone)[~told.isnan()].clamp(-1.0, 1.0).tolist()
+    sample = Sample.average(gained, -1.0, 1.0)
+    yield replace(Finding.of(BESIDE, MEASURE, sample, 0.0, "columns", PARTY.knows), adversary="curious party")
 
 
 def known(truth: Tensor, rng: Rng, mixed: int = 0) -> Auxiliary:

@@ -50,9 +50,10 @@ RECIPES = (
         tables.RECOGNITION.jobs, tables.RECOGNITION.rows, recognition_claims, EMBEDDED, MEASURED, unit="F",
     ),
     Recipe(
-        PAPER, "totals", "F over what a record pays in all", tables.TOTALS.jobs, tables.TOTALS.rows, total_claims,
-        EMBEDDED, "not in the paper: five steps, two parties; Gap-RR has no epsilon, and its total is only called so",
-        unit="F",
+        PAPER, "totals", "F, and what the server reads, over what a record pays in all", tables.TOTALS.jobs,
+        tables.TOTALS.rows, total_claims, EMBEDDED,
+        "not in the paper: five steps, two parties; Gap-RR has no epsilon, and its total is only called so; recovery "
+        "is from the totals with 60 known records", unit="F",
     ),
     Recipe(
         PAPER, "recovery", "What the server reads, by what it sees and how many records it knows", tables.RECOVERY.jobs,

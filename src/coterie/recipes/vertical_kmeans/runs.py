@@ -33,6 +33,7 @@ from coterie.wire.view import View
 NONE, DISCRETISED, ONCE, MASKED, BLINDED = "none", "discretised", "perturb_once", "masked_sums", "blinded_sums"
 UCI = ("iris", "wine", "breast_cancer")
 GAP_LEVELS = 50
+KNOWN = 60  # records that the server knows where recovery stands beside F
 HELD = 500  # records of forge, wave and MNIST, as the paper has
 
 
@@ -134,18 +135,29 @@ def utility(
     steps: int = 20,
     records: int = HELD,
     data: str | None = None,
+    known: int = 0,
 ) -> Result:
-    """The weighted F value (Eq. 11 to 15) from random centres, and what a record has paid in all."""
+    """The weighted F value (Eq. 11 to 15) from random centres, and what a record has paid in all.
+
+    With ``known`` records, also what the server reads out of the totals: the mean correlation over the columns.
+    """
     found = examples(name, seed, data, records)
     federation = split(found, parties, seed)
     protocol = VerticalKMeans(found.classes, steps, start_on=Start.RECORDS)
     defence = defence_for(mechanism, epsilon, levels, ratio, federation)
-    with Ring(protocol, federation, None, defence, Roots.seeded(seed), processes=0) as ring:
+    tape, read = Tape([CURIOUS_SERVER]) if known else None, None
+    with Ring(protocol, federation, None, defence, Roots.seeded(seed), tape, processes=0) as ring:
         state = ring.run()
         labels = ring.models(state)[LABELS][0].long()
+        if known:
+            attack, held = DistanceGeometry(Seen.TOTALS), known_records(found.x, known, seed)
+            read = float(
+                correlations(attack.infer(ring.view(CURIOUS_SERVER), held, Rng.seeded(seed)), found.x).nanmean()
+            )
     said = defence.guarantee(protocol.facts(federation))
     spent = said.epsilon if said is not None and said.proven else math.inf
-    return {"f": weighted_f(labels, found.y), "total": spent if math.isfinite(spent) else None, "steps": state.round}
+    total = spent if math.isfinite(spent) else None
+    return {"f": weighted_f(labels, found.y), "total": total, "steps": state.round, "recovery": read}
 
 
 def at_total(
@@ -156,7 +168,7 @@ def at_total(
     federation = split(found, parties, seed)
     protocol = VerticalKMeans(found.classes, steps, start_on=Start.RECORDS)
     values = found.x.shape[1] if mechanism == ONCE else numbers(protocol, federation)
-    return utility(name, mechanism, total / values, seed, 64, 0.5, parties, steps, records, data)
+    return utility(name, mechanism, total / values, seed, 64, 0.5, parties, steps, records, data, KNOWN)
 
 
 # -- what the server reads -----------------------------------------------------------------------------------------

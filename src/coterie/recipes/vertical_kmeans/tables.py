@@ -164,7 +164,7 @@ def _of_total(key: Key) -> Mapping[str, object]:
     return {"name": key["data"], "mechanism": key["mechanism"], "total": key.get("total", 60.0), **sizes}
 
 
-TOTALS = Sheet(_totals, runs.at_total, _of_total, "f", also=("total",))
+TOTALS = Sheet(_totals, runs.at_total, _of_total, "f", also=("recovery", "total"))
 
 # -- what the server reads -----------------------------------------------------------------------------------------
 
