@@ -155,7 +155,9 @@ def reproduce(
     paper: Annotated[str | None, typer.Argument(help="A paper's name; without one, all tables are listed.")] = None,
     table: Annotated[str | None, typer.Option(help="One table or figure; else all of the paper.")] = None,
     scale: Annotated[Literal["quick", "paper"], typer.Option(help="Or the paper's own settings.")] = "quick",
-    seeds: Annotated[str, typer.Option(help="How many (3), or which (5-9 or 2,4).")] = "3",
+    seeds: Annotated[
+        str | None, typer.Option(help="How many (3), or which (5-9 or 2,4); else as many as each table needs.")
+    ] = None,
     rows: Annotated[list[str] | None, typer.Option("--row", help="Only rows with this word; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(help="The folder with data sets.")] = None,
     folder: Annotated[Path, typer.Option(help="Where results are kept.")] = RUNS / "reproduce",
@@ -174,7 +176,9 @@ def reproduce(
     from coterie.commands import reproduction
     from coterie.recipes.settings import Scale, Settings, parse_seeds
 
-    settings = Settings(Scale(scale), parse_seeds(seeds), tuple(rows or ()), data, as_published, rounds)
+    given = seeds is not None
+    chosen = parse_seeds(seeds or "3")
+    settings = Settings(Scale(scale), chosen, tuple(rows or ()), data, as_published, rounds, seeds_are_given=given)
     if paper is None:
         reproduction.show_list(settings, folder, html, command_line())
     else:

@@ -34,8 +34,9 @@ def show_list(settings: Settings, folder: Path, html: Path | None = None, comman
         table.add_column(heading, overflow="fold")
     ready = []
     for recipe in all_recipes():
-        kept = recipe.kept(settings, folder)
-        done, total = len(kept.results), len(recipe.jobs(settings))
+        settled = recipe.settled(settings)
+        kept = recipe.kept(settled, folder)
+        done, total = len(kept.results), len(recipe.jobs(settled))
         ready += [recipe] if done == total > 0 else []
         colour = "green" if done == total else "yellow" if done else "dim"
         stale = f" [yellow]({len(kept.stale)} of other code or data)[/]" if kept.stale else ""
@@ -44,7 +45,7 @@ def show_list(settings: Settings, folder: Path, html: Path | None = None, comman
     console.print("Not built yet: " + "; ".join(NOT_BUILT))
     if html is not None:
         require(len(ready) > 0, "tables that have been run", 0, f"at {settings.scale.value} scale in {folder}; run one")
-        write_page(html, [recipe.run(settings, folder) for recipe in ready], settings, command)
+        write_page(html, [recipe.run(recipe.settled(settings), folder) for recipe in ready], settings, command)
 
 
 def reproduce(
@@ -58,7 +59,8 @@ def reproduce(
 ) -> None:
     found = []
     for recipe in find(all_recipes(), paper, table):
-        before = "" if fresh else str(recipe.kept(settings, folder))
+        settled = recipe.settled(settings)
+        before = "" if fresh else str(recipe.kept(settled, folder))
         if before:
             console.print(f"{recipe.paper} {recipe.table}: {before}", soft_wrap=True)
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -68,7 +70,7 @@ def reproduce(
             def tell(done: int, total: int, key: str, bar: Progress = bar, task: object = task) -> None:
                 bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
 
-            found.append(recipe.run(settings, folder, progress=tell, fresh=fresh))
+            found.append(recipe.run(settled, folder, progress=tell, fresh=fresh))
         show(found[-1])
     if html is not None:
         write_page(html, found, settings, command)
@@ -78,7 +80,7 @@ def write_page(path: Path, found: Sequence[Reproduction], settings: Settings, co
     facts = {
         "command": command,
         "scale": settings.scale.value,
-        "seeds": ", ".join(map(str, settings.seeds)),
+        "seeds": ", ".join(map(str, settings.seeds)) if settings.seeds_are_given else "as many as each table needs",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         **versions(),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coterie.data.sources.base import Source
@@ -32,6 +32,11 @@ class Recipe:
     takes: frozenset[str] = (
         frozenset()
     )  # which of the settings it knows that not every recipe does: AS_PUBLISHED, ROUNDS
+    enough: int = 3  # so many seeds decide its claims, as a rule
+
+    def settled(self, settings: Settings) -> Settings:
+        """With as many seeds as it needs, if nobody said how many."""
+        return settings if settings.seeds_are_given else replace(settings, seeds=tuple(range(self.enough)))
 
     def check(self, settings: Settings) -> None:
         """Refuse what it would not heed."""

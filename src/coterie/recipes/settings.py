@@ -22,6 +22,7 @@ class Settings:
     data: Path | None = None  # the folder with data sets
     as_published: bool = False  # also where we differ from the paper on purpose, for recipes that have such a form
     rounds: int | None = None  # stop after so many, for recipes whose cells are long runs
+    seeds_are_given: bool = True  # else a recipe takes as many as it needs (``Recipe.settled``)
 
     def __post_init__(self) -> None:
         require(self.rounds is None or self.rounds >= 1, "rounds", self.rounds, "must be at least 1")

@@ -31,6 +31,7 @@ class AcsIncome(Source):
     states: tuple[str, ...] | None = None
     columns: tuple[str, ...] = COLUMNS
     one_hot: bool = False
+    raw: bool = False  # every column as it stands in the file
 
     name: ClassVar[str] = "acs_income"
     about: ClassVar[str] = "census answers of ten columns, income above a threshold"
@@ -38,6 +39,7 @@ class AcsIncome(Source):
     layout: ClassVar[str] = "acsincome_{state}_allfeatures*.csv (ten columns, header) and acsincome_{state}_label*.csv"
 
     def __post_init__(self) -> None:
+        require(not (self.raw and self.one_hot), "raw", self.raw, "leaves codes as they are; drop one_hot")
         require(len(self.columns) > 0, "columns", self.columns, "must name at least one")
         for column in self.columns:
             require(column in COLUMNS, "columns", column, nearest(column, COLUMNS))
@@ -77,6 +79,8 @@ class AcsIncome(Source):
 
     def encoded(self, name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """(rows, columns)"""
+        if self.raw:
+            return values[:, None].astype(np.float32)
         if self.one_hot and name not in NUMBERS:
             codes, which = np.unique(values, return_inverse=True)
             return np.eye(len(codes), dtype=np.float32)[which]
