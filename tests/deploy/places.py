@@ -20,7 +20,8 @@ import torch
 from coterie.commands.cli import main
 from coterie.data.federation import Federation, VerticalFederation
 from coterie.data.sources.base import SPLIT
-from coterie.deploy.keys import CARD, GROUP, ClientKeys, ServerKeys, write_private
+from coterie.deploy.keys import CARD, GROUP, ClientKeys, ServerKeys
+from coterie.files import write_atomically
 
 Process = multiprocessing.context.ForkProcess
 
@@ -57,7 +58,7 @@ class Place:
         for number in range(data.clients):
             home = place.home(number)
             ClientKeys.make(home / "keys", place.name(number))
-            write_private(home / "keys" / GROUP, secret)
+            write_atomically(home / "keys" / GROUP, secret, private=True)
             shutil.copy(home / "keys" / CARD, root / "cards" / f"{place.name(number)}.json")
             shutil.copy(home / "keys" / CARD, root / "server" / "clients" / f"{place.name(number)}.json")
             np.savez(home / "own.npz", allow_pickle=False, **rows_of(data, number))

@@ -21,9 +21,9 @@ from coterie.deploy.keys import (
     open_sealed,
     roster,
     seal_for,
-    write_private,
 )
 from coterie.errors import InvalidInput, require
+from coterie.files import write_atomically
 from coterie.run.folder import RunFolder, free_folder
 
 console = Console()
@@ -51,7 +51,7 @@ def group_key(folder: Path, cards: Path, kind: str, out: Path) -> None:
     mine = ClientKeys.read(folder)
     secret = Ckks().keygen().to_bytes() if kind == "ckks" else token_bytes(32)
     require(not (folder / GROUP).exists(), "shared key", str(folder / GROUP), "is there already; move it away first")
-    write_private(folder / GROUP, secret)
+    write_atomically(folder / GROUP, secret, private=True)
     out.mkdir(parents=True, exist_ok=True)
     others = [card for card in roster(cards) if card.name != mine.name]
     for card in others:
@@ -64,7 +64,7 @@ def take_group_key(folder: Path, cards: Path, letter: Path) -> None:
     others: dict[str, ClientCard] = {card.name: card for card in roster(cards)}
     secret = open_sealed(letter, mine, others, PURPOSE)
     require(not (folder / GROUP).exists(), "shared key", str(folder / GROUP), "is there already; move it away first")
-    write_private(folder / GROUP, secret)
+    write_atomically(folder / GROUP, secret, private=True)
     console.print(f"shared key: {folder / GROUP}")
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import stat
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import NameOID
 
 from coterie.errors import DataMissing, InvalidInput, NotPermitted, require
+from coterie.files import write_atomically
 from coterie.seal.signing import verify_key
 
 VERSION = 1
@@ -161,7 +161,7 @@ class ServerKeys:
         authority, certificate, key = _certificates(host)
         said: dict[str, object] = {"letters": _text(fresh.letters), "secret": fresh.secret}
         _write(folder / KEYS, "server keys", said | {"port": fresh.port, "local_port": local_port, "host": host})
-        _private(folder / LINK_KEY, key)
+        write_atomically(folder / LINK_KEY, key, private=True)
         (folder / LINK_CERTIFICATE).write_bytes(certificate)
         (folder / AUTHORITY).write_bytes(authority)
         (folder / "clients").mkdir()
@@ -235,20 +235,9 @@ def _new_folder(folder: Path) -> None:
 def _write(path: Path, kind: str, said: Mapping[str, object], private: bool = True) -> None:
     data = json.dumps({"kind": kind, "version": VERSION} | dict(said), indent=2).encode()
     if private:
-        _private(path, data)
+        write_atomically(path, data, private=True)
     else:
         path.write_bytes(data)
-
-
-def _private(path: Path, data: bytes) -> None:
-    """A file that only its owner may read, from its first byte on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-write_private = _private
 
 
 def read_private(path: Path, what: str) -> bytes:
@@ -256,9 +245,7 @@ def read_private(path: Path, what: str) -> bytes:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
-            raise NotPermitted(
-                f"{what} {path} has mode {mode:04o} and others may read it; chmod 600 it, or make new keys"
-            )
+            raise NotPermitted(f"{what} {path} has mode {mode:04o}: others may read it; chmod 600 it, or make new keys")
         return path.read_bytes()
     except FileNotFoundError as error:
         raise DataMissing(f"{what} {path} does not exist; `coterie deploy keys` makes it") from error
@@ -325,7 +312,3 @@ def _general(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def names_of(cards: Iterable[ClientCard]) -> list[str]:
-    return [card.name for card in cards]

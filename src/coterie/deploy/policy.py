@@ -80,10 +80,9 @@ class Policy(BaseModel):
         if self.epsilon is None:
             return None
         said = None if facts is None else plan.defence.guarantee(facts)
-        _require(
-            said is not None and said.proven, f"nothing is proven of its privacy, and epsilon={self.epsilon:g} is all"
-        )
-        assert said is not None
+        if said is None or not said.proven:
+            why = "nobody says what it hides" if said is None else said.why_not
+            raise NotPermitted(f"policy: epsilon={self.epsilon:g} is a limit, and nothing is proven of this run: {why}")
         trusted = said.trust is not Trust.TRUSTED_AGGREGATOR or self.trusts_server
         _require(trusted, "the server would add the noise, and trusts_server=false")
         return said

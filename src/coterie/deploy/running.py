@@ -182,7 +182,7 @@ class Direction:
         least = self.job.deployment.least
         if len(accepted) < least:
             raise TooFewAnswers(
-                f"clients that take part={len(accepted)} of {len(self.cards)}, and least={least}: see the log"
+                f"clients that take part={len(accepted)} of {len(self.cards)}, and least={least}; the log says why"
             )
         return accepted
 
