@@ -46,7 +46,7 @@ PLAIN, PRIVATE = NETWORK + DEPLOY, NETWORK + "poisson = true\n" + NOISE + DEPLOY
 def toy(clients: int = 3) -> Federation:
     x = torch.randn(60, 4, generator=Rng.seeded(0).torch())
     examples = Examples(x, (x[:, 0] > 0).long(), 2, "toy")
-    return Iid(clients=clients, test_share=0.0).split(examples, Rng.seeded(0))  # type: ignore[no-any-return]
+    return Iid(clients=clients, test_share=0.0).split(examples, Rng.seeded(0))
 
 
 def place_with(root: Path, policy: Mapping[str, object], clients: int = 3) -> Place:

@@ -51,6 +51,7 @@ class Deployment(BaseModel):
     classes: int = Field(default=0, ge=0)  # how many, where they are numbers from 0
     least: int = Field(default=2, ge=1)  # answers to each request, or the run ends
     deadline: float = Field(default=60.0, gt=0)  # seconds for an answer
+    patience: int = Field(default=2, ge=1)  # after so many missed requests in a row nobody waits for a client
     wait: float = Field(default=60.0, ge=0)  # seconds for clients to come before the run begins
     seeded: bool = (
         False  # the server's draws from the file's seed, for runs that can be repeated; its noise is then none
@@ -169,7 +170,8 @@ class Direction:
         }
         run = token_bytes(RUN)
         self.log("run", run=run.hex()[:8], name=self.job.config.name, clients=sorted(self.nodes))
-        return Correspondence(self.post, run, channels, self.nodes, self.log, self.job.deployment.deadline)
+        said = self.job.deployment
+        return Correspondence(self.post, run, channels, self.nodes, self.log, said.deadline, said.patience)
 
     def _offered(self, letters: Correspondence, offer: Offer) -> dict[int, Accepted]:
         """Who takes part. One that refuses says why, and the run goes on with the others, if they are enough."""
