@@ -76,9 +76,7 @@ def server(home: Path, host: str) -> None:
 
     keys, cards = ServerKeys.read(home), roster(home / "clients")
     require(len(cards) > 0, f"cards in {home / 'clients'}", 0, "must be one a client; put theirs there")
-    settings = LinkSettings(
-        host, keys.port, keys.local_port, home / LINK_CERTIFICATE, home / LINK_KEY, home / "link.db", keys.secret
-    )
+    settings = LinkSettings(host, keys.port, keys.local_port, home / LINK_CERTIFICATE, home / LINK_KEY, keys.secret)
     Journal()("link", fleet=f"{host}:{keys.port}", local=f"127.0.0.1:{keys.local_port}", clients=len(cards))
     serve(settings, [card.node for card in cards])
 

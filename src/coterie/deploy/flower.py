@@ -49,7 +49,7 @@ from flwr.proto.runtime_pb2 import (
     PullTaskInputRequest,
     PushAppMessagesRequest,
 )
-from flwr.supercore.constant import TaskType
+from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME, TaskType
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.inflatable.inflatable_object import (
@@ -127,14 +127,13 @@ class NotAdmitted(CoterieError, PermissionError):
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """Where the link listens, with which certificate, and what it keeps."""
+    """Where the link listens, and with which certificate. It keeps nothing on disk."""
 
     host: str
     port: int  # of the fleet's routes, which clients reach
     local_port: int  # of all routes, on loopback and with the secret
     certificate: Path
     key: Path
-    database: Path
     secret: str
     most_bytes: int = 1 << 30  # of one request
 
@@ -196,7 +195,7 @@ def _lifespan_config(settings: LinkSettings) -> Flowers:
         ssl_ca_certfile=None,
         ssl_certfile=None,
         ssl_keyfile=None,
-        database=str(settings.database),
+        database=FLWR_IN_MEMORY_DB_NAME,  # a run is resumed as a new one, so nothing of a link need outlive it
         isolation=ISOLATION_MODE_PROCESS,
         runtime_dependency_install=False,
     )
