@@ -472,6 +472,9 @@ def test_clusters_by_hand() -> None:
     assert math.isnan(found.values[1])
     assert found.empty == found.starved == (1,)
     assert found.warning == "1 of 3 models are used by nobody: 1"
+    assert found.words == f"clients a model: 3 (0.6), 1 (1); ARI {found.ari:.2f}; {found.warning}"
+    alone = Clusters.of(Scores(torch.linspace(0.1, 1.0, 10), torch.eye(10)), torch.full((10,), -1))
+    assert alone.words == "clients a model: 10 models of 1 to 1 (0.1 to 1)"
     assert found.ari == pytest.approx(0.0, abs=0.35)
     assert not found.recovered
     soft = Scores(torch.zeros(2), torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]]))
@@ -513,12 +516,13 @@ def test_fine_tuning_from_a_federation(two_groups: Federation) -> None:
 
 
 def test_runs_are_plotted(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(CONFIG.format(trainer="fedavg", rounds=2))
+    (tmp_path / "c.toml").write_text(CONFIG.format(trainer="ifca", rounds=2))
     finish(coterie("train", "c.toml", folder=tmp_path))
     finish(coterie("runs", "--plot", "page.html", folder=tmp_path))
     page = (tmp_path / "page.html").read_text()
     assert "Mean test accuracy over clients" in page
-    assert "fedavg-fedavg-001" in page
+    assert "ifca-ifca-001: the score of each model" in page
+    assert "Mean squared error" not in page
 
 
 @pytest.mark.parametrize(

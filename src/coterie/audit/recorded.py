@@ -57,6 +57,7 @@ class Truth(BaseModel):
 
     def federation(self, examples: Examples) -> Federation:
         """Who held which rows. Rows that nobody held are for the tests of whoever holds most of their label."""
+        examples.classes_for("an audit of who held which records")
         clients = max(self.held) + 1
         train = Shards.of([torch.tensor(self.held.get(client, ()), dtype=torch.int64) for client in range(clients)])
         require(
@@ -253,7 +254,7 @@ def truth_of(federation: Federation, witness: Witness) -> dict[str, Any]:
     if isinstance(federation, VerticalFederation):  # parties with columns have none of these
         return {}
     groups = {client: group for client, group in enumerate(federation.groups.tolist()) if group >= 0}
-    known = Preferences.of(federation).labels
+    known = Preferences.of(federation).labels if federation.examples.classified else {}
     preferred = {client: sorted(classes) for client, classes in known.items()} if groups else {}
     answers = witness.property_truth(federation).answers if federation.schedules else {}
     used = [(*key, answer) for key, answer in answers.items() if isinstance(key, tuple)]

@@ -15,6 +15,7 @@ from coterie.bench.ratio import Ratio, interleaved
 from coterie.bench.registry import Options
 from coterie.bench.ring import PlainLoop, Rounds, _plain_fcnn, random_federation, threads
 from coterie.data.federation import Federation
+from coterie.learn.memory import keep_freed_memory
 from coterie.learn.models.bundled import fcnn
 from coterie.learn.models.model import Batch
 from coterie.learn.params import stack
@@ -31,7 +32,8 @@ OPTIMISERS = {
 
 
 def optimisers(options: Options, clients: int = 100, steps: int = 5) -> Iterator[Ratio]:
-    """Steps of the FCNN on batches of 50, all clients together."""
+    """Steps of the FCNN on batches of 50, all clients together, with the allocator set as every simulator sets it."""
+    keep_freed_memory()
     draws, model = Rng.seeded(options.seed).child("batches").torch(), fcnn()
     start = stack([model.init(0)] * clients)
     x, y = torch.rand(clients, 50, 784, generator=draws), torch.randint(10, (clients, 50), generator=draws)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -14,7 +15,8 @@ from rich.table import Table
 
 from coterie.config.schema import Config, parse, read
 from coterie.errors import RunDamaged, require
-from coterie.measure.utility import HIGHER_IS_BETTER, utility_in
+from coterie.measure.groups import LISTED
+from coterie.measure.utility import ACCURACY, COST, ERROR, F1, HIGHER_IS_BETTER, utility_in
 from coterie.report.markup import printable
 from coterie.run.folder import Measured, Record, RunFolder, free_folder
 from coterie.run.folder import list_runs as find_runs
@@ -22,6 +24,7 @@ from coterie.run.origin import Origin
 
 if TYPE_CHECKING:
     from coterie.config.built import Case
+    from coterie.measure.findings import Chart
 
 console = Console()
 
@@ -207,27 +210,49 @@ def _told(run: RunFolder) -> tuple[str, str, str, str]:
 
 
 def plot_runs(root: Path, runs: list[RunFolder], page: Path) -> None:
-    """What was measured on the way, of all runs, one figure a measure."""
+    """What was measured on the way: of all runs one figure a measure, and of each run the scores of its clusters."""
     from coterie.files import write_atomically
-    from coterie.measure.findings import Chart, Series
     from coterie.report.html import render_charts
 
     histories = {str(run.path.relative_to(root)): run.history for run in runs}
-    charts = []
-    for measure, about in PLOTTED.items():
-        lines = [
-            Series(name, [row["round"] for row in rows], [row[measure] for row in rows])
-            for name, history in histories.items()
-            if (rows := [row for row in history if measure in row])
-        ]
-        if lines:
-            charts.append(Chart(about, "Measured as often as each run was told to.", "round", measure, lines))
+    charts = [chart for measure, about in PLOTTED.items() if (chart := _measure_chart(measure, about, histories))]
+    charts += [chart for name, history in histories.items() if (chart := _cluster_chart(name, history))]
     write_atomically(page, render_charts(f"Runs in {root}", charts).encode())
     console.print(f"figures: {page}", soft_wrap=True)
 
 
+def _measure_chart(measure: str, about: str, histories: Mapping[str, list[Measured]]) -> Chart | None:
+    lines = {
+        name: [(row["round"], row[measure]) for row in history if measure in row] for name, history in histories.items()
+    }
+    return _chart(about, "Measured as often as each run was told to.", measure, lines)
+
+
+def _cluster_chart(name: str, history: list[Measured]) -> Chart | None:
+    """Of a run with several models in use, and not so many that lines would hide each other."""
+    scores = [(row["round"], row.get("clusters", [])) for row in history]
+    models = len(scores[-1][1]) if scores else 0  # a tree grows
+    lines = {
+        f"model {slot}": [
+            (round, values[slot]) for round, values in scores if slot < len(values) and values[slot] is not None
+        ]
+        for slot in range(models if 1 < models <= LISTED else 0)
+    }
+    return _chart(f"{name}: the score of each model's clients", "A model that nobody uses has none.", "score", lines)
+
+
+def _chart(title: str, caption: str, measure: str, lines: Mapping[str, list[tuple[int, float]]]) -> Chart | None:
+    from coterie.measure.findings import Chart, Series
+
+    series = [Series(name, *map(list, zip(*points, strict=True))) for name, points in lines.items() if points]
+    return Chart(title, caption, "round", measure, series) if series else None
+
+
 PLOTTED = {
-    "accuracy": "Mean test accuracy over clients, each on its own data",
+    ACCURACY: "Mean test accuracy over clients, each on its own data",
+    F1: "Mean F1 of labels over clients, each on its own test data",
+    ERROR: "Mean squared error over clients, each on its own test data",
+    COST: "Mean k-means cost over clients",
     "ari": "Agreement of clusters with the known groups (adjusted Rand index)",
     "nmi": "Agreement of clusters with the known groups (normalised mutual information)",
 }

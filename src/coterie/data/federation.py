@@ -80,7 +80,9 @@ class Examples:
         """y, for what goes by classes."""
         if not self.classified:
             kind = "several labels" if self.y.dtype == torch.bool else "numbers to predict"
-            raise InvalidInput(f"{what} goes by classes, and {self.name} has {kind}; use iid, by_tag or rotation")
+            raise InvalidInput(
+                f"{what} goes by classes, and {self.name} has {kind}; take one that needs none, as iid does"
+            )
         return self.y
 
     def __len__(self) -> int:

@@ -150,7 +150,7 @@ class AdaptiveNoise(ClientGuard):
         """How well the model does at home, and how much like home its generator draws by it."""
         how, model = self.how, cohort.trained
         rows = cohort.round_shards[position]
-        x, y = cohort.rows.x[rows], cohort.rows.y[rows]
+        x, y = cohort.rows.x[rows], cohort.rows.classes_for("defence 'adaptive_ldp'")[rows]
         if not x.is_floating_point():
             raise InvalidInput(
                 f"examples of type {x.dtype} cannot be drawn by a generator; this defence needs pictures"
