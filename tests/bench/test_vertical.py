@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from coterie.bench.registry import Options
-from coterie.bench.vertical import steps
+from coterie.bench.vertical import joined, steps
 
 
 def test_every_row_has_its_baseline() -> None:
     rows = list(steps(Options(repeats=1), records=3000, columns=8, parties=4, clusters=3))
     assert len(rows) == 2
     assert all(row.baseline is not None and row.unit == "s of processor" and row.setup for row in rows)
+
+
+def test_a_private_join_says_what_a_million_takes() -> None:
+    row = joined(identifiers=20)
+    assert row.baseline is not None
+    assert "a million a party take" in row.setup

@@ -1,4 +1,7 @@
-"""Vertical k-means beside scikit-learn's Lloyd on the joined table: a step in the open, and under masked sums."""
+"""Vertical k-means beside scikit-learn's Lloyd on the joined table: a step in the open, and under masked sums.
+
+And a private join beside one in the open, on so many identifiers that it takes seconds: it grows with their number.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ from numpy.typing import NDArray
 
 from coterie.bench.ratio import Ratio
 from coterie.bench.registry import Options
+from coterie.data.alignment import in_the_open
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
 from coterie.defences.secure_sums import SecureSums
+from coterie.estimators.columns import in_private
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
@@ -31,6 +36,23 @@ OPEN, MASKED = 1 / 2, 1 / 10  # within so many times of scikit-learn
 
 def vertical(options: Options) -> Iterator[Ratio]:
     yield from steps(options)
+    yield joined()
+
+
+def joined(identifiers: int = 2000, parties: int = 2) -> Ratio:
+    """Processor seconds to join so many identifiers a party, half of which all have."""
+    own = [np.arange(identifiers) + party * identifiers // 2 for party in range(parties)]
+    times = []
+    for join in (in_private, in_the_open):
+        start = time.process_time()
+        join(own)
+        times.append(max(time.process_time() - start, 1e-9))
+    a_million = times[0] / identifiers * 1e6 / 3600
+    text = (
+        f"beside a join in the open; a million a party take {a_million:.2f} h of one core, and {parties} cores share it"
+    )
+    name = f"private set intersection: {identifiers:,} identifiers a party, {parties} parties"
+    return Ratio(name, times[0], "s of processor", times[1], None, setup=text)
 
 
 def steps(

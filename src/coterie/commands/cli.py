@@ -81,6 +81,9 @@ def cluster(
     files: Annotated[list[Path], typer.Argument(help="One CSV a party: different columns of the same records.")],
     clusters: Annotated[int, typer.Option(help="How many.")] = 8,
     ids: Annotated[str | None, typer.Option("--id", help="The column that names records; without, by place.")] = None,
+    private_ids: Annotated[
+        bool, typer.Option("--private-ids", help="Join by a private set intersection: 0.1 ms an id and party, squared.")
+    ] = False,
     defence: Annotated[
         Literal["none", "secure_sums", "blinded_sums", "perturb_once", "randomised_response"],
         typer.Option(help="What stands between the parties and the server."),
@@ -97,7 +100,7 @@ def cluster(
 
     given = {"epsilon": epsilon, "low": low, "high": high, "bound": bound}
     options = {name: value for name, value in given.items() if value is not None}
-    clustering.cluster(files, clusters, ids, defence, options, out, seed)
+    clustering.cluster(files, clusters, ids, defence, options, out, seed, private_ids)
 
 
 Federation = Annotated[Path | None, typer.Argument(help="A TOML file; without one, embedded data are audited.")]

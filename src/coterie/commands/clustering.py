@@ -16,6 +16,7 @@ def cluster(
     options: dict[str, Any],
     out: Path,
     seed: int | None,
+    private_ids: bool = False,
 ) -> None:
     """One CSV a party; the labels of the records that all of them have are written to a file."""
     import pandas as pd
@@ -26,10 +27,12 @@ def cluster(
 
     require(len({path.stem for path in files}) == len(files), "files", list(map(str, files)), "must differ in name")
     require(not out.exists(), "out", str(out), "is there already; name another file")
+    require(ids is not None or not private_ids, "private-ids", True, "needs --id: the column that names records")
     tables = {path.stem: _read(path) for path in files}
     guard = build_defence(Choice.model_validate({"kind": defence, **options}))
     start = "records" if defence == "blinded_sums" else "k-means++"  # blinded totals are nothing to draw records by
-    found = VerticalKMeans(clusters, init=start, defence=guard, random_state=seed).fit(tables, ids=ids)
+    model = VerticalKMeans(clusters, init=start, defence=guard, private_ids=private_ids, random_state=seed)
+    found = model.fit(tables, ids=ids)
     pd.DataFrame({ids or "record": found.record_ids_, "cluster": found.labels_}).to_csv(out, index=False)
     kept = len(found.labels_)
     for name, table in tables.items():

@@ -1,11 +1,11 @@
 """Parties' tables of the same records, brought into one order: by place, by index, or by identifiers.
 
-Joining by identifiers shows each party's identifiers to whoever runs it.
+Joining by identifiers shows each party's identifiers to whoever runs it, unless another ``Join`` is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ from coterie.data.holdings import UserData, is_frame
 from coterie.errors import InvalidInput, require
 
 Ids = NDArray[Any]
+Orders = list[NDArray[np.int64]]
+Join = Callable[[Sequence[Ids]], Orders]
+"""From each party's identifiers, which come once, to where each has those that all have, in one order."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Aligned:
         return VerticalFederation(Examples(x, torch.zeros(len(x), dtype=torch.int64), 1, "columns"), columns)
 
 
-def aligned(given: UserData, columns: UserData = None, ids: UserData = None) -> Aligned:
+def aligned(given: UserData, columns: UserData = None, ids: UserData = None, join: Join | None = None) -> Aligned:
     """What parties hold, record by record.
 
     - a dictionary {party: table} or a sequence of tables, one a party. DataFrames must have the same index, in the same
@@ -56,7 +59,7 @@ def aligned(given: UserData, columns: UserData = None, ids: UserData = None) -> 
         return _by_owner(given, columns)
     require(columns is None, "columns", "given", "must be None beside one table a party")
     require(len(tables) > 0, "parties", 0, "must be at least 1")
-    return _joined(tables, names, ids)
+    return _joined(tables, names, ids, join or in_the_open)
 
 
 def _axes(table: UserData) -> int:
@@ -77,14 +80,14 @@ def _rows(table: UserData) -> int:
     return int(np.shape(table)[0])
 
 
-def _joined(tables: list[UserData], names: tuple[Hashable, ...], ids: UserData) -> Aligned:
+def _joined(tables: list[UserData], names: tuple[Hashable, ...], ids: UserData, join: Join) -> Aligned:
     frames = all(is_frame(table) for table in tables)
     if ids is None:
         named = _same_rows(tables, names)
         orders = [np.arange(len(named))] * len(tables)
     else:
         tables, identifiers = _identified(tables, names, ids, frames)
-        named, orders = common(identifiers, names)
+        named, orders = common(identifiers, names, join)
     for table, name in zip(tables, names, strict=True):
         _require_numbers(table, name)
     lengths = [_rows(table) for table in tables]
@@ -153,20 +156,29 @@ def _identified(
     return tables, found
 
 
-def common(identifiers: Sequence[Ids], names: Sequence[Hashable]) -> tuple[Ids, list[NDArray[np.int64]]]:
-    """The identifiers that all have, in the order of the first, and where each of the others has them."""
+def common(identifiers: Sequence[Ids], names: Sequence[Hashable], join: Join) -> tuple[Ids, Orders]:
+    """The identifiers that all have, in the order of the first, and where each of them has these."""
     import pandas as pd
 
-    indexes = [pd.Index(own) for own in identifiers]
-    for index, name in zip(indexes, names, strict=True):
+    for own, name in zip(identifiers, names, strict=True):
+        index = pd.Index(own)
         missing = int(np.sum(index.isna()))
         require(missing == 0, f"records of party {name!r} without an id", missing, "must be none; drop them")
         twice = index[index.duplicated()]
         require(
             len(twice) == 0, f"ids of party {name!r} that come twice", twice[:3].tolist(), "must come once; merge them"
         )
+    orders = join(identifiers)
+    require(len(orders[0]) > 0, "ids that all parties have", 0, "must be at least one; are they written alike?")
+    return identifiers[0][orders[0]], orders
+
+
+def in_the_open(identifiers: Sequence[Ids]) -> Orders:
+    """By whoever is shown all of them."""
+    import pandas as pd
+
+    indexes = [pd.Index(own) for own in identifiers]
     shared = indexes[0]
     for index in indexes[1:]:
         shared = shared[shared.isin(index)]
-    require(len(shared) > 0, "ids that all parties have", 0, "must be at least one; are they written alike?")
-    return shared.to_numpy(), [index.get_indexer(shared).astype(np.int64) for index in indexes]
+    return [index.get_indexer(shared).astype(np.int64) for index in indexes]

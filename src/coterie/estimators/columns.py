@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Self, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from coterie.data.alignment import Aligned, aligned
+from coterie.data.alignment import Aligned, Ids, Orders, aligned
 from coterie.data.federation import VerticalFederation
 from coterie.data.holdings import UserData
 from coterie.data.units import Box, Units
@@ -25,6 +25,7 @@ from coterie.protocols.clusterings import vertical_kmeans
 from coterie.protocols.clusterings.nearest_centres import NearestCentreEstimator, RandomState, random_root
 from coterie.protocols.clusterings.vertical_kmeans import CENTRES, LABELS, Fusion, Start
 from coterie.rng import Secrets
+from coterie.seal.intersection import intersection
 from coterie.wire.codec import Memory
 from coterie.wire.tape import Tape
 
@@ -36,8 +37,10 @@ class VerticalKMeans(NearestCentreEstimator):
     """k-means of records whose columns several parties hold.
 
     ``fit`` takes one table a party, or a matrix and ``columns``, which says whose each column is; or a
-    ``VerticalFederation`` (``data.alignment`` has the list). ``ids`` joins tables whose rows are in different order.
-    ``defence`` stands between the parties and the server: ``RandomisedResponse``, ``PerturbOnce``, ``SecureSums``.
+    ``VerticalFederation`` (``data.alignment`` has the list). ``ids`` joins tables whose rows are in different order;
+    with ``private_ids`` by a private set intersection, in which nobody sees identifiers that not all have (0.1 ms for
+    each identifier of each party, times the parties). ``defence`` stands between the parties and the server:
+    ``RandomisedResponse``, ``PerturbOnce``, ``SecureSums``.
 
     ``labels_`` are of the records that all parties have, which ``record_ids_`` names. ``cluster_centers_`` joins what
     each party keeps to itself, and no party or server of a real federation would have it. ``predict`` and ``score``
@@ -54,6 +57,7 @@ class VerticalKMeans(NearestCentreEstimator):
         defence: Defence | None = None,
         scale: ArrayLike | str | None = None,
         box: Box | None = None,
+        private_ids: bool = False,
         random_state: RandomState = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -63,6 +67,7 @@ class VerticalKMeans(NearestCentreEstimator):
         self.defence = defence
         self.scale = scale
         self.box = box
+        self.private_ids = private_ids
         self.random_state = random_state
 
     def fit(
@@ -104,7 +109,7 @@ class VerticalKMeans(NearestCentreEstimator):
             self._units = Units.of(None, self.box, self.n_features_in_)
             federation, names = X, np.arange(len(X.examples))
         else:
-            given: Aligned = aligned(X, columns, ids)
+            given: Aligned = aligned(X, columns, ids, in_private if self.private_ids else None)
             x = validate_data(self, given.table, dtype=[np.float64, np.float32])
             self._units = Units.of(self.scale, self.box, self.n_features_in_)
             federation = given.federation(self._units.scaled(x))
@@ -115,6 +120,18 @@ class VerticalKMeans(NearestCentreEstimator):
         require(whole, "n_clusters", self.n_clusters, remedy)
         self.record_ids_: NDArray[np.generic] = names
         return federation
+
+
+def in_private(identifiers: Sequence[Ids]) -> Orders:
+    """Private set intersection (``seal.intersection``). Whole numbers are the same written as 7 and as 7.0."""
+    found = intersection([[_written(one) for one in own.tolist()] for own in identifiers])
+    return [np.array(own, dtype=np.int64) for own in found]
+
+
+def _written(identifier: Hashable) -> bytes:
+    whole = isinstance(identifier, float) and identifier.is_integer()
+    kind = "number" if isinstance(identifier, int | float) else "name"
+    return f"{kind} {int(identifier) if whole else identifier}".encode()  # type: ignore[call-overload]
 
 
 def _named(name: str, kinds: type[Kind], what: str) -> Kind:
