@@ -27,6 +27,7 @@ _HOMES = {
     "coterie.attacks.property": ("PassiveProperty",),
     "coterie.attacks.property_active": ("ActiveProperty",),
     "coterie.attacks.updates": ("Imitation",),
+    "coterie.audits": ("Audit",),
     "coterie.estimators": ("FedDPKMeans", "FederatedLloyd", "KFed", "VerticalKMeans"),
     "coterie.data.federation": ("Examples", "Federation", "Schedule", "Shards", "VerticalFederation"),
     "coterie.data.lazy": ("LazyFederation",),
@@ -96,10 +97,12 @@ __all__ = sorted(_home)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "audit":
+        return import_module("coterie.audit")  # a package that can be called
     if name not in _home:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
     return getattr(import_module(_home[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, "__version__", "audit"]

@@ -36,9 +36,9 @@ from coterie.run.jobs import JobFailed
 
 @pytest.fixture(autouse=True)
 def only_the_toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "all_families", lambda: [FAMILY])
-    monkeypatch.setattr(engine, "find", lambda name: FAMILY)
-    monkeypatch.setattr(work, "find", lambda name: FAMILY)
+    monkeypatch.setattr(engine, "all_families", lambda named=(): [FAMILY])
+    monkeypatch.setattr(engine, "find", lambda name, named=(): FAMILY)
+    monkeypatch.setattr(work, "find", lambda name, named=(): FAMILY)
     monkeypatch.setattr(reference, "run", as_configured)
     monkeypatch.setitem(registry.DEFENCES, "noise", "tests.audit.toy:Noise")
 
@@ -85,9 +85,9 @@ class OneRun(Toy):
 
 
 def only(family: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "all_families", lambda: [family])
+    monkeypatch.setattr(engine, "all_families", lambda named=(): [family])
     for module in (engine, work):
-        monkeypatch.setattr(module, "find", lambda name: family)
+        monkeypatch.setattr(module, "find", lambda name, named=(): family)
 
 
 def test_one_seed_in_which_all_is_told_is_a_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from coterie.audit.case import Subject, parse, read
 from coterie.audit.clusterings import PLACES, as_pictures, noise
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
-from coterie.audit.family import all_families, find
+from coterie.audit.plugins import all_families, find
 from coterie.audit.starter import Wishes
 from coterie.commands.auditing import example_text, init
 from coterie.config import builders

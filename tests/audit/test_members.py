@@ -12,7 +12,7 @@ from tests.ring import blobs
 
 from coterie.attacks.shadows import Seat
 from coterie.audit.case import Subject, parse
-from coterie.audit.family import find
+from coterie.audit.plugins import find
 from coterie.audit.rehearsals import Game, looks_of, updates_of
 from coterie.config.schema import Choice
 from coterie.measure.claims import Outcome

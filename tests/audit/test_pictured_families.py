@@ -11,7 +11,7 @@ import torch
 from coterie.attacks.base import Pictures
 from coterie.audit.case import Subject, parse
 from coterie.audit.families.client_reconstruction import holders, pair, without_the_victim
-from coterie.audit.family import find
+from coterie.audit.plugins import find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
 from coterie.measure.judge import judge

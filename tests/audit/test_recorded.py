@@ -15,7 +15,7 @@ from tests.audit.test_families import DIGITS, NONE, coterie, subject
 from coterie.audit.engine import audit
 from coterie.audit.families.preference_profiling import of_each_class
 from coterie.audit.families.property_inference import FAMILY, WAYS
-from coterie.audit.family import find
+from coterie.audit.plugins import find
 from coterie.audit.recorded import (
     DESCRIPTION,
     RECORDER,

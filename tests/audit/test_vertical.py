@@ -13,7 +13,7 @@ from tests.audit.test_families import coterie
 
 from coterie.audit.case import Subject, parse
 from coterie.audit.engine import audit
-from coterie.audit.family import find
+from coterie.audit.plugins import find
 from coterie.audit.recorded import open_recording
 from coterie.audit.toml import document
 from coterie.commands import training as session

@@ -30,6 +30,7 @@ ORDER = (
     "estimators",
     "audit",
     "report",
+    "audits",
     "recipes",
     "bench",
     "deploy",

@@ -6,17 +6,19 @@ import hashlib
 import inspect
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from torch import Tensor
 
 from coterie import __version__
 from coterie.config import registry
 from coterie.config.built import Case
 from coterie.config.schema import Choice, Config, beside, validate
-from coterie.data.federation import Examples
+from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.dealing import value_of
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
@@ -114,6 +116,7 @@ class AuditOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     seeds: int = Field(default=3, ge=1)
     families: tuple[str, ...] = ()  # all that the data admit, if empty
+    attacks: tuple[str, ...] = ()  # families of one's own: module:Family, or the path of a .py file
     property: Property | None = None
     compare: tuple[Choice, ...] = ()  # further defences; each family has its own few if empty
     property_inference: PropertySettings = PropertySettings()
@@ -172,6 +175,22 @@ class Subject(Config):
     def why_not(self, choice: Choice, protocol: AnyProtocol) -> str:
         """Why this defence has no place on this protocol; empty if it has. Options that are wrong raise."""
         return self.built_defence(choice, protocol).fits(protocol)
+
+    def attacked_by(self, attacks: Sequence[str]) -> Self:
+        """The same with these families of one's own."""
+        audit = self.audit.model_copy(update={"attacks": tuple(attacks)})
+        return self.model_copy(update={"audit": audit})
+
+    def refuse_code(self, where: str, remedy: str) -> None:
+        super().refuse_code(where, remedy)
+        if self.audit.attacks:
+            raise InvalidInput(f"{where} would import and run {self.audit.attacks[0]!r}; if you trust it, {remedy}")
+
+    def dealt(self, examples: Examples, rows: Tensor, seed: int) -> Federation:
+        """These rows of the examples alone, spread as all of them are."""
+        part = self.partitioned(examples.take(rows), seed)
+        train, test = (Shards(rows[own.rows], own.offsets) for own in (part.train, part.test))
+        return replace(part, examples=examples, train=train, test=test)
 
     def rehearse(self) -> None:
         """Build all that the user wrote before anything long begins: a mistake is said at once."""
@@ -259,7 +278,8 @@ def read(path: Path) -> Subject:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
-    return beside(subject, path)
+    found = [str(own) if (own := path.parent / name).is_file() else name for name in subject.audit.attacks]
+    return beside(subject.attacked_by(found), path)
 
 
 NAMES = {

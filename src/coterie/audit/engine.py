@@ -8,7 +8,8 @@ from pathlib import Path
 
 from coterie.audit import curves, gate, work
 from coterie.audit.case import Subject, check_limits, label
-from coterie.audit.family import Family, all_families, find
+from coterie.audit.family import Family
+from coterie.audit.plugins import all_families, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
 from coterie.measure.findings import AuditResult, LeftOut, Method
@@ -23,16 +24,20 @@ def audit(
     command: str = "",
     processes: int | None = None,
     progress: Progress | None = None,
+    fresh: bool = False,
 ) -> AuditResult:
-    """Train, attack and judge; or attack what was recorded. Jobs whose results the folder holds are not run again."""
+    """Train, attack and judge; or attack what was recorded.
+
+    Jobs whose results the folder holds are not run again, unless ``fresh``.
+    """
     started = time.monotonic()
-    check_limits(subject.limits, gate.known_limits(all_families()))
+    check_limits(subject.limits, gate.known_limits(all_families(subject.audit.attacks)))
     if not subject.recorded:
         subject.rehearse()
     chosen, not_admitted = admitted(subject)
     wanted = [(family, choice) for family in chosen for choice in settings(family, subject)]
     plan = work.Plan.of(subject, wanted, [work.NONE, subject.defence, *subject.audit.compare])
-    shown = work.run(plan, subject, folder, processes=processes, progress=progress)
+    shown = work.run(plan, subject, folder, processes=processes, progress=progress, fresh=fresh)
     tried, run = shown.tried, list(dict.fromkeys(one.family for one in shown.tried))
     launched = [one for one in tried if one.choice == work.configured(one.family, subject)]
     served = [one.defended for one in launched] if subject.recorded else [shown.served[subject.defence]]
@@ -54,6 +59,7 @@ def audit(
             "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "this run took": f"{time.monotonic() - started:.0f} s",
+            **({"kept results": shown.kept} if shown.kept else {}),
             **versions(),
         },
         recorded=subject.recorded is not None,
@@ -70,8 +76,9 @@ def admitted(subject: Subject) -> tuple[list[Family], list[LeftOut]]:
     """The families that will be run, and why the others will not."""
     chosen, left_out = [], []
     recording = Recording(subject) if subject.recorded else None
-    wanted = {find(name).name for name in subject.audit.families}
-    for family in all_families():
+    named = subject.audit.attacks
+    wanted = {find(name, named).name for name in subject.audit.families}
+    for family in all_families(named):
         if wanted and family.name not in wanted:
             left_out.append(LeftOut(family.name, "not asked for"))
         elif reason := family.admits_recording(recording) if recording else family.admits(subject):

@@ -1,4 +1,4 @@
-"""A family of attacks. A new file in ``families/`` with an object ``FAMILY`` joins the audit by itself."""
+"""A family of attacks. A file in ``families/`` with an object ``FAMILY`` joins by itself; ``plugins`` has one's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.audit.reference import ReferenceRun
 from coterie.config.schema import Choice
-from coterie.errors import InvalidInput, nearest
+from coterie.errors import InvalidInput
 from coterie.flow.protocol import AnyProtocol
 from coterie.wire.view import ThreatModel
 
@@ -29,6 +29,7 @@ class Family(ABC):
     threat: ClassVar[str]
     method: ClassVar[str]
     gallery: ClassVar[str] = ""  # the caption of its pictures, if it rebuilds any
+    target: str = ""  # where a family of one's own was found; empty: it is ours
 
     @abstractmethod
     def admits(self, subject: Subject) -> str:
@@ -79,13 +80,6 @@ class Family(ABC):
         return ()
 
 
-def all_families() -> list[Family]:
+def built_in() -> list[Family]:
     modules = sorted(module.name for module in pkgutil.iter_modules(families.__path__))
     return [import_module(f"{families.__name__}.{name}").FAMILY for name in modules]
-
-
-def find(name: str) -> Family:
-    known = {family.name: family for family in all_families()}
-    if name not in known:
-        raise InvalidInput(f"family {name!r} {nearest(name, known)}")
-    return known[name]

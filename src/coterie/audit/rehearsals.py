@@ -33,8 +33,8 @@ AT_ONCE = 16  # rehearsals whose tapes are kept at the same time
 UPDATES = 4  # rounds whose updates are solved for the records in them
 LOOKS = 4  # rounds that are looked at, in the second half of the run
 
-Deal = Callable[[Examples], Federation]
-"""How rows are spread over clients, as far as the adversary knows it."""
+Deal = Callable[[Tensor], Federation]
+"""How some of the rows are spread over clients, as far as the adversary knows it."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,7 @@ class Rehearsals:
     def _ring(self, rng: Rng, rounds: Sequence[int]) -> AnyRing:
         count = round(self.share * len(self.examples))
         rows = torch.randperm(len(self.examples), generator=rng.child("rows").torch())[:count]
-        dealt = self.deal(self.examples.take(rows))
-        train, test = (Shards(rows[part.rows], part.offsets) for part in (dealt.train, dealt.test))
-        own = replace(dealt, examples=self.examples, train=train, test=test)
+        own = self.deal(rows)
         tape = Glances([*self.seats, Seat.FINAL], rounds)
         return Ring(self.protocol, own, self.model, self.defence, Roots.same(rng), tape, witness=Witness(), processes=0)
 

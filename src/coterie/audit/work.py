@@ -13,7 +13,9 @@ from typing import Any
 from coterie.audit import reference
 from coterie.audit.case import Subject, label
 from coterie.audit.evidence import Evidence
-from coterie.audit.family import Family, find
+from coterie.audit.family import Family
+from coterie.audit.objects import subject_from
+from coterie.audit.plugins import code_of, find
 from coterie.audit.recorded import Recording
 from coterie.audit.reference import AS_CONFIGURED
 from coterie.audit.tried import Tried, defended
@@ -27,7 +29,11 @@ from coterie.run.jobs import Job, Progress, Result, run_jobs
 
 EVIDENCE, REFUSED, WARNED, READ = "evidence", "refused", "warned", "read"
 NONE = Choice(kind="none")
-BESIDE: dict[str, bool | set[str]] = {"name": True, "limits": True, "audit": {"seeds", "families", "compare"}}
+BESIDE: dict[str, bool | set[str]] = {
+    "name": True,
+    "limits": True,
+    "audit": {"seeds", "families", "compare", "attacks"},
+}
 """What a subject says that no single measurement depends on: results are kept when it changes."""
 
 
@@ -77,14 +83,27 @@ class Shown:
     served: Mapping[Choice, Defended] = field(default_factory=dict)  # the federation as configured, by defence
     left_out: Sequence[LeftOut] = ()
     warned: Mapping[str, str] = field(default_factory=dict)
+    kept: str = ""  # how many results are from before, in words
 
 
 def run(
-    plan: Plan, subject: Subject, folder: Path, *, processes: int | None = None, progress: Progress | None = None
+    plan: Plan,
+    subject: Subject,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    progress: Progress | None = None,
+    fresh: bool = False,
 ) -> Shown:
-    """Jobs whose results the folder holds for these very settings are not run again."""
-    jobs = list(jobs_of(plan, subject))
-    results = run_jobs(jobs, folder / subject.fingerprint, processes=processes, progress=progress)
+    """Jobs whose results the folder holds for these very settings are not run again, unless ``fresh``."""
+    jobs, said = list(jobs_of(plan, subject)), list[str]()
+
+    def tell(done: int, total: int, key: str) -> None:
+        said.append(key)
+        if progress is not None:
+            progress(done, total, key)
+
+    results = run_jobs(jobs, folder / subject.fingerprint, processes=processes, progress=tell, fresh=fresh)
     left_out, warned = list(plan.left_out), dict[str, str]()
     tried: list[Tried] = []
     served: dict[Choice, Defended] = {}
@@ -115,7 +134,7 @@ def run(
             tried.append(Tried(family, choice, found, bool(stress)))
     if plan.tries and not tried:
         raise InvalidInput(f"no attack could be run: {'; '.join(f'{one}: {one.reason}' for one in left_out)}")
-    return Shown(tried, served, left_out, warned)
+    return Shown(tried, served, left_out, warned, said[0])
 
 
 def jobs_of(plan: Plan, subject: Subject) -> Iterator[Job]:
@@ -130,6 +149,7 @@ def jobs_of(plan: Plan, subject: Subject) -> Iterator[Job]:
                 "seed": subject.seed + seed,
                 "needed": choice in (NONE, subject.defence),
                 "families": {family.name: choice == NONE and asked_for(family, subject) for family in readers},
+                "own": _own(readers),
             }
             yield Job(key_of(AS_CONFIGURED, choice, seed), run_reference, arguments)
     for family, choice in plan.tries:
@@ -138,8 +158,13 @@ def jobs_of(plan: Plan, subject: Subject) -> Iterator[Job]:
         needed = choice == (subject.defence if subject.recorded else NONE) and asked_for(family, subject)
         for seed in range(subject.seeds):
             arguments = {"subject": said, "defence": choice.model_dump(), "seed": subject.seed + seed}
-            named = {"family": family.name, **arguments, "needed": needed}
+            named = {"family": family.name, **arguments, "needed": needed, "own": _own([family])}
             yield Job(key_of(family.name, choice, seed), run_one, named)
+
+
+def _own(families: Iterable[Family]) -> dict[str, str]:
+    """Where families that are not ours are found, with a digest of their code: an edited attack is another one."""
+    return {family.target: code_of(family) for family in families if family.target}
 
 
 def asked_for(family: Family, subject: Subject) -> bool:
@@ -152,10 +177,12 @@ def configured(family: Family, subject: Subject) -> Choice:
     return NONE if not subject.recorded and family.misfit(subject, subject.defence) else subject.defence
 
 
-def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool) -> Result:
-    """One family, from plain values, in a process of its own."""
+def run_one(
+    family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool, own: dict[str, str]
+) -> Result:
+    """One family, from plain values, in a process of its own; ``own``: where it is found if it is not ours."""
     forget_peak()
-    asked, choice, chosen = Subject.model_validate(subject), Choice.model_validate(defence), find(family)
+    asked, choice, chosen = subject_from(subject), Choice.model_validate(defence), find(family, list(own))
 
     def measure() -> Evidence:
         return chosen.replay(Recording(asked), seed) if asked.recorded else chosen.measure(asked, choice, seed)
@@ -164,15 +191,20 @@ def run_one(family: str, subject: dict[str, Any], defence: dict[str, Any], seed:
 
 
 def run_reference(
-    subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool, families: dict[str, bool]
+    subject: dict[str, Any],
+    defence: dict[str, Any],
+    seed: int,
+    needed: bool,
+    families: dict[str, bool],
+    own: dict[str, str],
 ) -> Result:
     """The federation as configured, from plain values, in a process of its own; and what each family reads off it.
 
     ``families``: by name, whether the user asked for it.
     """
     forget_peak()
-    asked, choice = Subject.model_validate(subject), Choice.model_validate(defence)
-    readers = {name: find(name) for name in families}
+    asked, choice = subject_from(subject), Choice.model_validate(defence)
+    readers = {name: find(name, list(own)) for name in families}
     threats = [threat for family in readers.values() for threat in family.threats(asked)]
     read: dict[str, Result] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -75,14 +75,18 @@ def run_audit(
     with_frontier: bool = False,
     as_json: bool = False,
     junit: Path | None = None,
+    attacks: Sequence[str] = (),
+    fresh: bool = False,
 ) -> int:
     """The exit code: 1 if a limit is broken."""
     subject = open_recording(recorded, path) if recorded else subject_of(path)
+    subject = subject.attacked_by([*subject.audit.attacks, *attacks])
     place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
     words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else [])]
     words += ["--recorded", str(recorded)] if recorded else []
+    words += [part for name in attacks for part in ("--attacks", name)]
     with progress_bar("attacking what was recorded" if recorded else "auditing") as tell:
-        result = audit(subject, place / "jobs", command=shlex.join(words), progress=tell)
+        result = audit(subject, place / "jobs", command=shlex.join(words), progress=tell, fresh=fresh)
     if with_frontier:
         result = _with_frontiers(subject, result, place)
     report = place / "report.html"
@@ -94,6 +98,8 @@ def run_audit(
         print(result.to_json())
     else:
         show(result, Console())
+    if kept := result.reproduce.get("kept results"):
+        console.print(f"{kept}; --fresh runs all of them again", soft_wrap=True)
     console.print(f"report: {report}", soft_wrap=True)
     return 0 if result.passed else 1
 

@@ -117,11 +117,18 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")] = None,
+    attacks: Annotated[
+        list[str] | None, typer.Option(help="An attack of your own: my_attack.py or module:Family; may be repeated.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run all of it again, whatever results are kept.")] = False,
 ) -> None:
     """Train a federation, attack it, and say whether it is safe to launch; exit code 1 if a limit is broken."""
     from coterie.commands import auditing as session
 
-    raise typer.Exit(session.run_audit(federation, folder, recorded=recorded, as_json=as_json, junit=junit))
+    code = session.run_audit(
+        federation, folder, recorded=recorded, as_json=as_json, junit=junit, attacks=attacks or (), fresh=fresh
+    )
+    raise typer.Exit(code)
 
 
 @app.command()

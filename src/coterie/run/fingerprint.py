@@ -91,7 +91,7 @@ def leans_on(module: str) -> set[str]:
         raise InvalidInput(
             f"the source of module {module!r} is not found; put the job's function into a file of its own"
         )
-    packages = frozenset({OURS, top(module)})
+    packages = frozenset({OURS, top(module), *_beside(module)})
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -155,6 +155,15 @@ def top(name: str) -> str:
     return name.partition(".")[0]
 
 
+def _beside(module: str) -> set[str]:
+    """What lies beside a file that is in no package, and can be imported by it."""
+    path = path_of(module)
+    if path is None or "." in module or _is_package(module):
+        return set()
+    packages = {one.parent.name for one in path.parent.glob("*/__init__.py")}
+    return {one.stem for one in path.parent.glob("*.py")} | packages
+
+
 def _is_package(module: str) -> bool:
     path = path_of(module)
     return path is not None and path.name == "__init__.py"
@@ -197,7 +206,16 @@ def path_of(module: str) -> Path | None:
         for one in (path / "__init__.py", path.with_suffix(".py")):
             if one.is_file():
                 return one
-    return None
+    return _plain(module) if "." not in module else None
+
+
+def _plain(name: str) -> Path | None:
+    """A module that is one file, in no package."""
+    try:
+        spec = find_spec(name)
+    except (ValueError, ImportError):
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
 @cache

@@ -66,7 +66,7 @@ class ModelMembership(Family):
         rehearsals = Rehearsals(
             case.protocol,
             examples,
-            lambda part: run.subject.partitioned(part, case.seed),
+            lambda rows: run.subject.dealt(examples, rows, case.seed),
             case.model,
             Defence() if case.defence.seals else case.defence,  # what is sealed adds up to the same models
             settings.share,
@@ -112,7 +112,7 @@ class ModelMembership(Family):
         rehearsals = Rehearsals(
             replace(trainer, rounds=last),
             examples,
-            lambda part: subject.partitioned(part, seed),
+            lambda rows: subject.dealt(examples, rows, seed),
             model,
             Defence() if guard.seals else guard,
             settings.share,

@@ -140,12 +140,8 @@ class PreferenceProfiling(Family):
         return "" if isinstance(subject.launched, Trainer) else "needs a trainer of models"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        every = [
-            Choice.model_validate({"kind": "mingling"}),
-            Choice.model_validate({"kind": "mingling", "cipher": "mock"}),
-            Choice.model_validate({"kind": "mingling", "cipher": "mock", "exact": True}),
-        ]
-        return [choice for choice in every if not subject.why_not(choice, subject.launched)]
+        mingling = Choice.model_validate({"kind": "mingling"})
+        return [] if subject.why_not(mingling, subject.launched) else [mingling]
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:
         return (CURIOUS_SERVER, TOGETHER)

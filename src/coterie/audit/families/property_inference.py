@@ -77,7 +77,7 @@ class PropertyInference(Family):
 
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         examples = subject.examples(seed)
-        guard = registry.build_defence(defence)
+        guard = subject.built_defence(defence, self.protocol(subject))
         asked, model = subject.audit.property_inference, subject.built_model(examples)
         attacks = [name for name in asked.attacks if name == "passive" or can_tamper(model, examples.classes)]
         controls = [Control.NONE, *(Control(name) for name in asked.controls)]
