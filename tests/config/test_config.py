@@ -10,11 +10,15 @@ from torch import nn
 from coterie.commands.training import example
 from coterie.config.registry import TRAINERS, look_up, model_target
 from coterie.config.schema import Choice, Config, build_model, parse, read
+from coterie.defences.mingling.defence import Mingling
+from coterie.defences.mingling.fuzzy_tags import Counting
+from coterie.defences.secure_sums import PairwiseMasks, Smallest
 from coterie.errors import DataMissing, InvalidInput
 from coterie.learn.models.bundled import Cnn, Gru
 from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.protocols.ifca import Ifca
+from coterie.seal.ckks import Ckks
 
 
 def test_an_unknown_key_suggests_the_nearest() -> None:
@@ -26,6 +30,24 @@ def test_an_unknown_option_suggests_the_nearest() -> None:
     config = parse({"trainer": {"kind": "ifca", "cluster": 3}}, "x.toml")
     with pytest.raises(InvalidInput, match=r"trainer 'ifca' option 'cluster' is unknown; did you mean 'clusters'"):
         config.protocol(config.trainers[0])
+
+
+def test_mingling_can_be_said_in_full() -> None:
+    said = {"rate": 0.25, "threshold": 1, "counting": "decoys", "group_tags": 3, "unit": 2.0}
+    masked = {"smallest": 4, "spare": 1, "neighbours": 8, "width": 5, "signed": True}
+    config = parse({"trainer": {"kind": "ifca", "clusters": 3, "shared": ["0."]}}, "x.toml")
+    protocol = config.protocol(config.trainers[0])
+    for more in (masked, {"cipher": "ckks", "exact": True, "members": 64}):
+        found = config.built_defence(Choice.model_validate({"kind": "mingling", **said, **more}), protocol)
+        assert isinstance(found, Mingling)
+        assert not found.fits(protocol)
+        assert (found.rate, found.counting, found.unit) == (0.25, Counting.DECOYS, 2.0)
+        assert found.cluster_keys is not None
+        if more is masked:
+            assert found.cipher == PairwiseMasks(8, width=5, signed=True)
+            assert found.smallest == Smallest(4, 1)
+        else:
+            assert found.cipher == Ckks(members=64)
 
 
 def test_an_unknown_kind_suggests_the_nearest() -> None:

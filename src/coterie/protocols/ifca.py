@@ -35,8 +35,8 @@ class Ifca(ModelTrainer):
     Random models tend to collapse: one of them is the least bad for everybody, so everybody trains it, and the others
     stay as they were. So the server first draws ``candidates`` models, many sets of ``clusters`` of them, and lets the
     clients choose within each set; it starts from the set whose choices are spread most evenly (by entropy). It needs
-    only the sum of the votes, so this also works where it must not see who chose what. ``candidates=0`` is the
-    original's plain random start.
+    only the sum of the votes, so this also works where it must not see who chose what; or, where clients alone can read
+    that sum, the name of the winner. ``candidates=0`` is the original's plain random start.
 
     Neither start can see that two groups will merge: that shows in the loss, after some rounds. With ``starts`` above 1
     that many starts are tried for ``trial`` rounds each, one after the other, and the one of which the clients' mean

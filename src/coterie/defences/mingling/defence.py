@@ -10,8 +10,9 @@ for the server. What clients do share, a group key, opens sums alone, and sums o
 
 Where we differ besides: a client's identity sets are drawn once for its whole life (the paper's fresh sets fall to
 intersection), as a partition of the clusters where sums are exact; the clients' weights travel inside the seal;
-the votes on IFCA's start are summed under pairwise masks, since each of them says which models fit a client's data; a
-cluster that nobody chose keeps its model.
+the votes on IFCA's start are summed under pairwise masks, since each of them says which models fit a client's data, and
+the server learns the winner alone, since their sum says how large the clusters are; a cluster that nobody chose keeps
+its model.
 """
 
 from __future__ import annotations
