@@ -325,7 +325,7 @@ def test_attacks_may_read_more_than_the_closed_form() -> None:
 def test_the_order_of_models_and_the_test_of_newcomers_may_be_wrong() -> None:
     def seconds(*values: float) -> Rows:
         models = zip(("FCNN", "CNN", "ResNet-18"), values, strict=True)
-        key = Key.of(settings="ours", what="encryption")
+        key = Key.of(settings=cost_runs.OURS, what="encryption")
         return Rows.of([Row(key.but(model=one), "", None, Estimate(value)) for one, value in models])
 
     assert decisions(table_9_claims(seconds(0.1, 0.5, 3.0))) == [HOLDS]

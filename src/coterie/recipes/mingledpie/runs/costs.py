@@ -77,7 +77,7 @@ def mingled(model: str, rate: float, threshold: int, clusters: int, clients: int
     return {"identity": identity / clients, "aggregation": aggregation, "rebuilding": rebuilding}
 
 
-OURS, THEIRS = "ours", "the public code's"  # settings of CKKS
+OURS, THEIRS = "our own", "the public code's"  # settings of CKKS
 
 
 def encrypted(model: str, settings: str, seed: int) -> Result:
