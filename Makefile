@@ -1,7 +1,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: audit test deploy-test browser-test check bench clean
+.PHONY: audit test deploy-test deploy-demo browser-test check bench clean
 
 audit: .venv/installed  ## the main job on embedded data
 	$(BIN)/coterie audit
@@ -11,6 +11,9 @@ test: .venv/installed  ## all tests
 
 deploy-test: .venv/installed  ## real processes on loopback: a link, clients that are killed, strangers
 	$(BIN)/pytest tests/deploy
+
+deploy-demo: .venv/installed  ## a server and four clients on loopback: MingledPie under CKKS, then private k-means
+	$(BIN)/coterie deploy demo
 
 browser-test: .venv/installed  ## the report in a real browser: Debian's chromium, installed if it is not there
 	command -v chromium && command -v chromedriver || (apt-get update && apt-get install -y chromium chromium-driver)

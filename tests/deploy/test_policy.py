@@ -11,6 +11,7 @@ import torch
 from tests.deploy.hand import Hand, clients_of, direction, straight
 from tests.deploy.places import Place
 
+from coterie.audit.recorded import RECORDER
 from coterie.config.schema import Config
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition import Iid
@@ -18,6 +19,7 @@ from coterie.deploy.envelope import DOWN, UP, Channel
 from coterie.deploy.keys import ServerKeys, shared
 from coterie.deploy.participant import LEDGER, Kept
 from coterie.deploy.plan import Refused
+from coterie.deploy.running import described
 from coterie.deploy.transport import TooFewAnswers
 from coterie.errors import DataMissing, InvalidInput, NotPermitted
 from coterie.learn.params import Params
@@ -25,6 +27,7 @@ from coterie.privacy.ledger import Ledger
 from coterie.rng import Rng
 from coterie.wire.codec import decode
 from coterie.wire.messages import TRAIN, Down, Published
+from coterie.wire.tape import Tape
 
 NETWORK = """
 [model]
@@ -261,3 +264,21 @@ def test_sizes_are_told_where_they_are_public_alone(tmp_path: Path) -> None:
     to_client = channel(place, 0)
     sealed = clients[0].answer(to_client.seal(DOWN, b"r" * 16, 1, offer))
     assert to_client.open(UP, sealed or b"").said.size == 1  # type: ignore[attr-defined]
+
+
+def test_messages_are_recorded_where_every_policy_allows_it(tmp_path: Path) -> None:
+    place = place_with(tmp_path / "place", {"recording": True})
+    place.write_policy(1, {"recording": False})
+    clients, notes = clients_of(place)
+    directed, log = direction(place, PLAIN, Hand(clients))
+    directed.tape = Tape([RECORDER], tmp_path / "tape")
+    outcome = directed.run()
+    assert "messages would be recorded, and recording=false" in notes[1].of("refused")[0]["why"]
+    described(directed.job, None, tmp_path / "tape")
+    view = Tape([RECORDER], tmp_path / "tape").view(RECORDER)
+    assert view.sent(0).ids.tolist() == [0, 2]  # client 1 took no part
+    mean = {name: leaf.double().mean(0) for name, leaf in view.sent(1).values.items()}
+    for name, leaf in outcome.plan.protocol.result(outcome.state).values.items():
+        torch.testing.assert_close(mean[name].float(), leaf, rtol=0.05, atol=0.05)
+    assert 'kind = "fedavg"' in (tmp_path / "tape" / "recording.toml").read_text()
+    assert log.of("exchange")[0]["readable"] == sorted(mean)

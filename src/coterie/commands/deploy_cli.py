@@ -105,6 +105,16 @@ def run(
 
 
 @app.command()
+def demo(
+    folder: Annotated[Path | None, typer.Option(help="Keep everything here; else it is thrown away.")] = None,
+) -> None:
+    """Four clients and a server on this machine: MingledPie under CKKS, and FedDP-KMeans with shared noise."""
+    from coterie.commands import deploying
+
+    deploying.demo(folder)
+
+
+@app.command()
 def status(
     home: Home = HOME, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False
 ) -> None:

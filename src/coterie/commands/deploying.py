@@ -88,7 +88,10 @@ def client(path: Path, log: Path | None) -> None:
 
 
 def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: Path | None) -> None:
-    from coterie.deploy.running import LOG, Job, directed, record_of
+    from coterie.audit.recorded import RECORDER
+    from coterie.commands.training import free_recording
+    from coterie.deploy.running import LOG, Job, described, directed, record_of
+    from coterie.wire.tape import Tape
 
     if (path is None) == (resume is None):
         raise InvalidInput(f"file={path} and --resume={resume}: give one of the two")
@@ -101,15 +104,38 @@ def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: 
         job = Job.read(path)
         folder = RunFolder.create(free_folder(runs, job.config.name), record_of(job))
     log = Journal(folder.path / LOG, aloud=False)
+    tape = None if record is None else Tape([RECORDER], free_recording(record, "", 1))
     try:
-        with directed(home, job, folder, log) as direction:
+        with directed(home, job, folder, log, tape) as direction:
             outcome = direction.run(resumes=resume is not None)
     finally:
         log.close()
+    if record is not None:
+        described(job, path, record)
+        console.print(f"messages: {record}; `coterie audit --recorded {record}` attacks them", soft_wrap=True)
     console.print(f"run: {folder.path}; {outcome.seconds:.2f} s a round, {outcome.sent + outcome.received:,} bytes")
     for number, measures in outcome.told.items():
         said = ", ".join(f"{name} {value:.4f}" for name, value in measures.items())
         console.print(f"client {number}: {said or 'says nothing'}")
+
+
+def demo(folder: Path | None) -> None:
+    from tempfile import TemporaryDirectory
+
+    from coterie.deploy.demo import demo as run_demo
+
+    if folder is None:
+        with TemporaryDirectory(prefix="coterie-demo-") as place:
+            found = run_demo(Path(place))
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = run_demo(folder.absolute())
+    table = Table(title="Five processes on loopback, over TLS")
+    for heading in ("run", "result", "bytes a client and round", "seconds a round", "what the server could see"):
+        table.add_column(heading)
+    for one in found:
+        table.add_row(one.name, one.utility, f"{one.bytes_a_client:,.0f}", f"{one.seconds:.2f}", one.server_sees)
+    console.print(table)
 
 
 def status(home: Path, as_json: bool) -> None:

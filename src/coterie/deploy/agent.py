@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie.deploy.flower import Fleet, LinkGone, NotAdmitted
+from coterie.deploy.flower import Fleet, LinkGone, NotAdmitted, Parcel
 from coterie.deploy.journal import Journal
 from coterie.deploy.participant import Participant
 from coterie.deploy.policy import ClientFile
@@ -49,7 +49,7 @@ def serve(path: Path, log: Journal, stopped: Callable[[], bool] = lambda: False)
 def _answer_all(fleet: Fleet, participant: Participant, log: Journal, stopped: Callable[[], bool]) -> None:
     last, wait = time.monotonic(), SOON
     while not stopped():
-        parcel = fleet.pull()
+        parcel = _newest(fleet)
         if parcel is None:
             time.sleep(wait)
             wait = min(1.5 * wait, BUSY if time.monotonic() - last < QUIET else IDLE)
@@ -58,3 +58,11 @@ def _answer_all(fleet: Fleet, participant: Participant, log: Journal, stopped: C
         last, wait = time.monotonic(), SOON
         if answer is not None:
             parcel.reply(answer)
+
+
+def _newest(fleet: Fleet) -> Parcel | None:
+    """Of all that has come the last: whoever was away for a while does not begin with what nobody waits for."""
+    found = fleet.pull()
+    while found is not None and (next_one := fleet.pull()) is not None:
+        found = next_one
+    return found

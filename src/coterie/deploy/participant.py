@@ -85,8 +85,16 @@ class Participant:
         self.ledger = Ledger(file.limit, self.policy.delta, file.home / LEDGER)
         self._examples = load(file)
         self._kept = self._read_kept()
-        self._session = None if self._kept is None else self._opened(self._kept.offer, self._kept.run)
+        self._session = self._reopened()
         self._turn_memory: Memory = {}  # what is for one request alone: in no file
+
+    def _reopened(self) -> Session | None:
+        """The run that it was in when it was stopped, if the policy of today still allows it."""
+        try:
+            return None if self._kept is None else self._opened(self._kept.offer, self._kept.run)
+        except CoterieError as problem:
+            self._log("left", why=str(problem))
+            return None
 
     # -- letters --------------------------------------------------------------------------------------------------
 

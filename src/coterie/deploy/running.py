@@ -16,6 +16,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from coterie.audit import toml
+from coterie.audit.recorded import DESCRIPTION
 from coterie.config.schema import AUDITS_OWN, Config, beside, parse, validate
 from coterie.deploy.envelope import RUN, Channel
 from coterie.deploy.journal import Journal
@@ -35,6 +37,9 @@ from coterie.wire.traffic import Traffic
 
 NEVER = 2**62  # the round in which one joins who is not there
 LOG = "events.jsonl"
+HEADER = """\
+# What the attacks need beside these messages. Add [data]: what the adversary holds, of the clients' kind.
+"""
 Measures = dict[int, dict[str, float]]
 """What clients say of a result, by client and measure."""
 
@@ -139,10 +144,11 @@ class Direction:
 
     def run(self, resumes: bool = False) -> Outcome:
         letters = self._letters()
-        saved = self.folder.load() if resumes else None
         offer = self.job.offer(tuple(card.name for card in self.cards), self.tape is not None, resumes)
+        plan = Plan.of(offer)  # before anything is read that only its classes can hold
+        saved = self.folder.load() if resumes else None
         accepted = self._offered(letters, offer)
-        plan = self._keyed(Plan.of(offer), accepted)
+        plan = self._keyed(plan, accepted)
         server = self._server(plan, accepted, saved)
         traffic = Traffic() if saved is None else saved.traffic
         transport = Deployed(letters, self.job.deployment.least)
@@ -160,7 +166,8 @@ class Direction:
             self.folder.save(Checkpoint(state, {}, [], server.ledger.rows, server.metrics.rows, traffic))
             told = self._hand_out(plan, state, server, letters)
             self.folder.finish(plan.protocol.result(state).values)
-        self.log("finished", rounds=len(set(rounds)), seconds_a_round=round(seconds, 3), sent=letters.sent)
+        facts = {"sent": letters.sent, "received": letters.received, "told": told}
+        self.log("finished", rounds=len(set(rounds)), seconds_a_round=round(seconds, 3), **facts)
         return Outcome(state, plan, traffic, told, letters.sent, letters.received, seconds)
 
     def _letters(self) -> Correspondence:
@@ -269,6 +276,14 @@ def _present(office: Any, cards: list[ClientCard], deployment: Deployment) -> di
             "start them with `coterie deploy client`"
         )
     return nodes
+
+
+def described(job: Job, path: Path | None, folder: Path) -> None:
+    """What an audit of the messages needs beside them; which data an adversary holds, the run's file may say."""
+    words = {} if path is None else tomllib.loads(path.read_text())
+    tables = {name: words[name] for name in ("data", "public", "partition", "audit", "limits") if name in words}
+    known = json.loads(words_of(job.config)) | tables
+    (folder / DESCRIPTION).write_text(f"{HEADER}{toml.document(known | {'recorded': {}})}")
 
 
 def record_of(job: Job) -> dict[str, Any]:

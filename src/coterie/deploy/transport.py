@@ -105,6 +105,9 @@ class Deployed:
             asked=len(clients),
             answered=len(ups),
             seconds=round(time.monotonic() - started, 3),
+            readable=sorted({name for up in ups.values() for name in up.sent.values}),
+            sealed=sorted({name for up in ups.values() for name in up.sent.sealed}),
+            notes=any(up.sent.notes for up in ups.values()),
         )
         needed = min(self.least, len(clients))
         if len(ups) < needed:
