@@ -20,6 +20,7 @@ from rich.console import Console
 from coterie.bench import ring as bench_ring
 from coterie.bench.beside_peers import Work, peers
 from coterie.bench.elsewhere import Elsewhere
+from coterie.bench.enrolled import enrolled
 from coterie.bench.neighbour import beside, busy_machine
 from coterie.bench.ratio import Ratio, Timing, interleaved, machine
 from coterie.bench.registry import BENCHMARKS, Benchmark, Options, run_benchmarks
@@ -289,3 +290,9 @@ def test_the_command_lists_and_measures() -> None:
     unknown = command("nothing")
     assert unknown.returncode == 2
     assert "benchmark='nothing' is unknown" in unknown.stderr
+
+
+def test_enrolled_clients_who_are_not_asked_cost_a_roster() -> None:
+    rows = list(enrolled(Options(repeats=1), clients=500, asked=20))
+    assert [row.unit for row in rows] == ["s", "MiB"]
+    assert rows[1].met  # 480 clients more than are asked take no 256 MiB

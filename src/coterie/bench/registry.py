@@ -50,6 +50,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "neighbour": Benchmark("a round while half of the cores are taken", "coterie.bench.neighbour:busy_machine"),
     "modules": Benchmark("CNNs and a GRU, client by client", "coterie.bench.ring:modules"),
     "scaling": Benchmark("time and memory up to 10,000 clients", "coterie.bench.scaling:scaling"),
+    "enrolled": Benchmark("a million enrolled, a thousand asked a round", "coterie.bench.enrolled:enrolled"),
     "property": Benchmark(
         "clipped gradients, and property inference beside a round", "coterie.bench.property:property_inference"
     ),
