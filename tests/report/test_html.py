@@ -20,6 +20,7 @@ from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import AuditResult, Chart, Frontier, Gallery, Series, Suspected
 from coterie.measure.intervals import Interval
 from coterie.privacy.guarantee import Guarantee, Level, Trust
+from coterie.report.decision import next_steps
 from coterie.report.html import render, render_reproductions
 from coterie.report.markup import VOID, element
 from coterie.report.values import capital
@@ -232,6 +233,18 @@ def test_an_empty_audit_still_says_so() -> None:
 def test_a_gate_that_passes_says_so() -> None:
     result = replace(sample(), checks=sample().checks[:2])
     assert "gate passed" in Page(render(result)).text
+
+
+def test_it_says_what_to_do_next() -> None:
+    steps = next_steps(sample())
+    assert "Preference profiling leaks: under MingledPie (rate 0.5) it is bounded (0.108)." in steps
+    assert any(step.startswith("Membership inference is undecided: about") for step in steps)
+    assert not any("acquisition" in step for step in steps)  # a stress test
+    assert steps[-1] == "Do not launch before min_accuracy = 0.95 is met."
+    assert all(step in " ".join(Page(render(sample())).texts) for step in steps)
+    (broken,) = [one for one in sample().defended if one.promise and one.promise.outcome is Outcome.VIOLATED]
+    assert next_steps(replace(sample(), launched=broken.defence))[0].startswith("Do not launch: ")
+    assert "[limits]" in next_steps(replace(sample(), checks=[]))[-1]
 
 
 def test_a_federation_that_has_learnt_nothing_has_no_price() -> None:

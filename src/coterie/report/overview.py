@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, strongest
+from coterie.report.decision import decision
 from coterie.report.looks import COLOURS, Slots, shape, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, row, section, table
@@ -18,9 +19,10 @@ def verdict(result: AuditResult, slots: Slots) -> Html:
         "",
         element("p", result.headline, class_="headline"),
         _gate(result),
-        _glance(result, slots) if result.findings else None,
-        element("h3", "What was audited"),
+        element("h3", "What was recorded" if result.recorded else "What you launch"),
         definitions(result.subject.items()),
+        decision(result) if result.findings else None,
+        _glance(result, slots) if result.findings else None,
     )
 
 

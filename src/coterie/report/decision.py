@@ -1,0 +1,117 @@
+"""The report as a decision: what each adversary learns of what is launched, what defences change, what to do next."""
+
+from __future__ import annotations
+
+import math
+
+from coterie.measure.claims import Outcome
+from coterie.measure.findings import UNDEFENDED, AuditResult, Defended, Finding
+from coterie.measure.headline import judged, together
+from coterie.measure.verdicts import Verdict
+from coterie.report.markup import Html, element, join
+from coterie.report.parts import badge, row, table
+from coterie.report.values import GLYPHS, capital, chance_of, defence_name, more_needed, number, with_interval
+
+KINDS = {Verdict.LEAKS: "bad", Verdict.BOUNDED: "good", Verdict.UNDECIDED: "open", Verdict.NOT_SCORED: "open"}
+HEAD = ("Adversary", "What it learns", "Verdict", "Without a defence")
+
+
+def decision(result: AuditResult) -> Html:
+    """Of the federation as it is launched; stress tests are marked."""
+    questions = {one.family: one.question for one in result.methods}
+    bare = together([one for one in result.findings if not one.control and one.defence == UNDEFENDED])
+    rows = [
+        row(
+            HEAD,
+            [
+                join([capital(one.adversary), element("span", capital(family), class_="by"), _stress(one)]),
+                join([questions.get(family, ""), element("span", _answer(one), class_="by")]),
+                badge(KINDS[one.verdict], GLYPHS[one.verdict], f"{one.verdict.value} {more_needed(one)}".strip()),
+                _undefended(one, bare.get(family)),
+            ],
+        )
+        for family, one in judged(result)
+    ]
+    steps = next_steps(result)
+    return join(
+        [
+            element("h3", "What each adversary learns"),
+            table("What each adversary learns of the federation as it is launched", HEAD, rows),
+            element("h3", "What to do next"),
+            element("ol", *[element("li", step) for step in steps], class_="steps"),
+        ]
+    )
+
+
+def _answer(one: Finding) -> str:
+    if math.isnan(one.score):
+        return "There was nothing to score its answer by."
+    return f"{capital(one.attack)}: {one.measure} {with_interval(one.interval)}, {chance_of([one])}"
+
+
+def _stress(one: Finding) -> Html | None:
+    return badge("control", "◇", "stress test") if one.stress else None
+
+
+def _undefended(one: Finding, bare: Finding | None) -> str:
+    if one.defence == UNDEFENDED or bare is None:
+        return "the same: nothing defends it here"
+    return f"{number(bare.score)}, {bare.verdict.value}"
+
+
+def next_steps(result: AuditResult) -> list[str]:
+    """What follows from the verdict, most urgent first."""
+    found = judged(result)
+    served = next((one for one in result.as_configured if one.defence == result.launched), None)
+    steps = [*_about_claims(result), *_about_use(served)]
+    for family, one in found:
+        if one.verdict is Verdict.LEAKS and not one.stress:
+            steps.append(f"{capital(family)} leaks: {_remedy(result, family, one)}.")
+    for family, one in found:
+        if one.verdict is Verdict.UNDECIDED and not one.stress:
+            steps.append(f"{capital(family)} is undecided: {one.decision.remedy(one.unit)}.")
+    if not result.checks:
+        steps.append("Say what you will not go beyond, in [limits]: then the gate decides the same way every time.")
+    elif failed := [check for check in result.checks if not check.passed]:
+        steps.append(f"Do not launch before {', '.join(str(check.limit) for check in failed)} is met.")
+    return steps or ["Nothing that was tried speaks against launching it; what was left out is listed below."]
+
+
+def _about_claims(result: AuditResult) -> list[str]:
+    rows = [*result.as_configured, *result.defended]
+    own = [one for one in rows if one.defence == result.launched and one.promise]
+    if any(one.promise and one.promise.outcome is Outcome.VIOLATED for one in own):
+        return [f"Do not launch: what {result.launched} claims is violated by measurement. Look for the mistake first."]
+    return []
+
+
+def _about_use(served: Defended | None) -> list[str]:
+    if served is None or not served.learnt_nothing:
+        return []
+    names = ", ".join(served.unbeaten)
+    return [f"It has learnt nothing: clients are not better served than by {names}. Train longer, or otherwise."]
+
+
+def _remedy(result: AuditResult, family: str, launched: Finding) -> str:
+    """The defence that was compared under which least is found, if that is no leak."""
+    others = dict.fromkeys(one.defence for one in result.findings if one.family == family)
+    tried = {
+        name: together(
+            [one for one in result.findings if (one.family, one.defence) == (family, name) and not one.control]
+        )
+        for name in others
+        if name != launched.defence
+    }
+    better = {
+        name: found[family]
+        for name, found in tried.items()
+        if family in found and found[family].verdict in (Verdict.BOUNDED, Verdict.UNDECIDED)
+    }
+    if not better:
+        return (
+            "no defence that was compared stops it"
+            if tried
+            else "no defence was compared; name one in [[audit.compare]]"
+        )
+    name, best = min(better.items(), key=lambda item: (item[1].verdict is not Verdict.BOUNDED, item[1].leakage))
+    return f"under {defence_name(name)} it is {best.verdict.value} ({number(best.score)})"
