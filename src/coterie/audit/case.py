@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,10 @@ from torch import Tensor
 from coterie import __version__
 from coterie.config import registry
 from coterie.config.built import Case
-from coterie.config.schema import Choice, Config, beside, validate
+from coterie.config.schema import Choice, Config, beside, read_toml, validate
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.dealing import value_of
-from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
+from coterie.errors import CoterieError, InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
 from coterie.learn.models.model import Model
 
@@ -270,14 +269,7 @@ def parse(values: dict[str, Any], where: str) -> Subject:
 
 
 def read(path: Path) -> Subject:
-    try:
-        subject = parse(tomllib.loads(path.read_text()), str(path))
-    except FileNotFoundError as error:
-        raise DataMissing(f"{path} does not exist; `coterie init` writes an example") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is not valid TOML: {error}") from error
-    except OSError as error:
-        raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
+    subject = parse(read_toml(path, "`coterie init` writes an example"), str(path))
     found = [str(own) if (own := path.parent / name).is_file() else name for name in subject.audit.attacks]
     return beside(subject.attacked_by(found), path)
 

@@ -209,10 +209,18 @@ def open_recording(folder: Path, description: Path | None) -> Subject:
 # -- writing -------------------------------------------------------------------------------------------------------
 
 
-def describe(folder: Path, config: Mapping[str, Any], case: Case, choices: Tensor, witness: Witness) -> None:
+def describe(
+    folder: Path,
+    config: Mapping[str, Any],
+    case: Case,
+    choices: Tensor,
+    witness: Witness,
+    asked: Mapping[str, Any] | None = None,
+) -> None:
     """Write what the attacks need beside the messages of a federation that was trained here.
 
-    ``choices`` (clients,) are the clusters that the clients use in the end.
+    ``choices`` (clients,) are the clusters that the clients use in the end, ``asked`` the property that the
+    configuration's audit looks for.
     """
     options: dict[str, Any] = {"truth": TRUTH}
     federation = case.federation
@@ -225,6 +233,8 @@ def describe(folder: Path, config: Mapping[str, Any], case: Case, choices: Tenso
     for key in ("data", "public"):
         if "path" in tables.get(key, {}):  # the recording may be looked at from elsewhere
             tables[key] = {**tables[key], "path": str(Path(tables[key]["path"]).absolute())}
+    if asked:
+        tables["audit"] = {"property": dict(asked)}
     if config["partition"]["kind"] == "property":
         asked = {key: config["partition"][key] for key in ("tag", "value") if key in config["partition"]}
         tables["audit"] = {"property": asked}

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import webbrowser
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 from coterie.audit.case import Subject, parse, read
 from coterie.audit.engine import admitted, audit
+from coterie.audit.family import find
 from coterie.audit.frontier import frontier
 from coterie.audit.recorded import open_recording
 from coterie.audit.starter import Fitted, Wishes, fitted
+from coterie.commands.progress import following
 from coterie.errors import InvalidInput
 from coterie.files import write_atomically
-from coterie.measure.findings import AuditResult
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
 from coterie.report.markup import printable
 from coterie.report.terminal import show
-from coterie.run.jobs import Progress as JobProgress
 
 console = Console(stderr=True)  # so that --json on standard output stays clean
 
@@ -52,19 +51,36 @@ def init(path: Path, data: Path | None = None, wishes: Wishes | None = None) -> 
     console.print(Text(printable(f"wrote {path}, {what}; look at it, then run `coterie audit {path}`")), soft_wrap=True)
 
 
-@contextmanager
-def progress_bar(what: str) -> Iterator[JobProgress]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("[dim]{task.fields[newest]}"),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(what, total=None, newest="")
-        yield lambda done, total, key: bar.update(task, completed=done, total=total, newest=key)
+@dataclass(frozen=True)
+class Changes:
+    """What a command line changes in the file, for this time."""
+
+    seeds: int | None = None
+    families: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()  # of the user's own, beside the file's
+
+    def made(self, subject: Subject) -> Subject:
+        subject = subject.attacked_by([*subject.audit.attacks, *self.attacks])
+        named = tuple(find(name, subject.audit.attacks).name for name in self.families)
+        said = {"seeds": self.seeds, "families": named or None}
+        update = {name: value for name, value in said.items() if value is not None}
+        return subject.model_copy(update={"audit": subject.audit.model_copy(update=update)})
+
+    @property
+    def words(self) -> list[str]:
+        seeds = [] if self.seeds is None else ["--seeds", str(self.seeds)]
+        options = {"--families": self.families, "--attacks": self.attacks}
+        return seeds + [word for option, names in options.items() for name in names for word in (option, name)]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """In which form the result is wanted, and whether kept results will do."""
+
+    as_json: bool = False
+    junit: Path | None = None
+    fresh: bool = False
+    opened: bool = False
 
 
 def run_audit(
@@ -73,40 +89,33 @@ def run_audit(
     *,
     recorded: Path | None = None,
     with_frontier: bool = False,
-    as_json: bool = False,
-    junit: Path | None = None,
-    attacks: Sequence[str] = (),
-    fresh: bool = False,
+    changes: Changes | None = None,
+    wanted: Wanted | None = None,
 ) -> int:
     """The exit code: 1 if a limit is broken."""
-    subject = open_recording(recorded, path) if recorded else subject_of(path)
-    subject = subject.attacked_by([*subject.audit.attacks, *attacks])
+    changes, wanted = changes or Changes(), wanted or Wanted()
+    subject = changes.made(open_recording(recorded, path) if recorded else subject_of(path))
     place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
-    words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else [])]
+    words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else []), *changes.words]
     words += ["--recorded", str(recorded)] if recorded else []
-    words += [part for name in attacks for part in ("--attacks", name)]
-    with progress_bar("attacking what was recorded" if recorded else "auditing") as tell:
-        result = audit(subject, place / "jobs", command=shlex.join(words), progress=tell, fresh=fresh)
+    with following("attacking what was recorded" if recorded else "auditing", console) as tell:
+        result = audit(subject, place / "jobs", command=shlex.join(words), progress=tell, fresh=wanted.fresh)
     if with_frontier:
-        result = _with_frontiers(subject, result, place)
+        families, _ = admitted(subject)
+        with following("frontier", console) as tell:
+            result = replace(result, frontiers=frontier(subject, families, place / "jobs", progress=tell))
     report = place / "report.html"
     write_atomically(report, render(result).encode())
     write_atomically(place / "result.json", result.to_json().encode())
-    if junit is not None:
-        write_atomically(junit, junit_xml(result).encode())
-    if as_json:
+    if wanted.junit is not None:
+        write_atomically(wanted.junit, junit_xml(result).encode())
+    if wanted.as_json:
         print(result.to_json())
     else:
         show(result, Console())
     if kept := result.reproduce.get("kept results"):
         console.print(f"{kept}; --fresh runs all of them again", soft_wrap=True)
     console.print(f"report: {report}", soft_wrap=True)
+    if wanted.opened and not webbrowser.open(report.absolute().as_uri()):
+        console.print("no browser could be opened; open the report by hand")
     return 0 if result.passed else 1
-
-
-def _with_frontiers(subject: Subject, result: AuditResult, place: Path) -> AuditResult:
-    from dataclasses import replace
-
-    families, _ = admitted(subject)
-    with progress_bar("frontier") as tell:
-        return replace(result, frontiers=frontier(subject, families, place / "jobs", progress=tell))

@@ -106,6 +106,14 @@ def cluster(
 Federation = Annotated[Path | None, typer.Argument(help="A TOML file; without one, embedded data are audited.")]
 Audits = Annotated[Path, typer.Option("--folder", help="Where audits are kept; one that was stopped goes on.")]
 AUDITS = RUNS / "audit"
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Junit = Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="How often all of it is repeated; replaces the file's.")]
+Families = Annotated[
+    list[str] | None, typer.Option("--families", help="Only this kind of attack; may be repeated. Replaces the file's.")
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Run all of it again, whatever results are kept.")]
+Opened = Annotated[bool, typer.Option("--open", help="Open the report in a browser.")]
 
 
 @app.command()
@@ -115,28 +123,40 @@ def audit(
     recorded: Annotated[
         Path | None, typer.Option(help="Attack what a deployment wrote down in this folder; nothing is trained.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    junit: Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")] = None,
+    as_json: AsJson = False,
+    junit: Junit = None,
     attacks: Annotated[
         list[str] | None, typer.Option(help="An attack of your own: my_attack.py or module:Family; may be repeated.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run all of it again, whatever results are kept.")] = False,
+    seeds: Seeds = None,
+    families: Families = None,
+    fresh: Fresh = False,
+    opened: Opened = False,
 ) -> None:
     """Train a federation, attack it, and say whether it is safe to launch; exit code 1 if a limit is broken."""
     from coterie.commands import auditing as session
 
-    code = session.run_audit(
-        federation, folder, recorded=recorded, as_json=as_json, junit=junit, attacks=attacks or (), fresh=fresh
-    )
-    raise typer.Exit(code)
+    changes = session.Changes(seeds, tuple(families or ()), tuple(attacks or ()))
+    wanted = session.Wanted(as_json, junit, fresh, opened)
+    raise typer.Exit(session.run_audit(federation, folder, recorded=recorded, changes=changes, wanted=wanted))
 
 
 @app.command()
-def frontier(federation: Federation = None, folder: Audits = AUDITS) -> None:
+def frontier(
+    federation: Federation = None,
+    folder: Audits = AUDITS,
+    as_json: AsJson = False,
+    junit: Junit = None,
+    seeds: Seeds = None,
+    families: Families = None,
+    fresh: Fresh = False,
+    opened: Opened = False,
+) -> None:
     """Audit, and sweep a defence's strength: leakage against utility against cost, and what to choose."""
     from coterie.commands import auditing as session
 
-    raise typer.Exit(session.run_audit(federation, folder, with_frontier=True))
+    changes, wanted = session.Changes(seeds, tuple(families or ())), session.Wanted(as_json, junit, fresh, opened)
+    raise typer.Exit(session.run_audit(federation, folder, with_frontier=True, changes=changes, wanted=wanted))
 
 
 @app.command()
@@ -181,6 +201,7 @@ def reproduce(
     rounds: Annotated[
         int | None, typer.Option(help="End long runs after so many rounds (property-inference, mingledpie).")
     ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="Only list the paper's tables and figures.")] = False,
 ) -> None:
     """Run tables and figures of the papers: ours beside the published values."""
     from coterie.commands import reproduction
@@ -191,6 +212,8 @@ def reproduce(
     settings = Settings(Scale(scale), chosen, tuple(rows or ()), data, as_published, rounds, seeds_are_given=given)
     if paper is None:
         reproduction.show_list(settings, folder, html, command_line())
+    elif show_list:
+        reproduction.show_paper(paper, settings, folder)
     else:
         reproduction.reproduce(paper, table, settings, folder, html, command_line(), fresh)
 

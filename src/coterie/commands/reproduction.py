@@ -8,20 +8,19 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from coterie.commands.progress import following
 from coterie.errors import require
 from coterie.files import write_atomically
 from coterie.measure.reproduced import Decision, Reproduction, Row
 from coterie.recipes import all_recipes
-from coterie.recipes.base import find
+from coterie.recipes.base import Recipe, find
 from coterie.recipes.settings import Settings
 from coterie.report.html import render_reproductions
 from coterie.run.folder import versions
 
 console = Console()
-NOT_BUILT = ("vertical (003): vertical k-means with Gap-RR",)
 
 
 COLOURS = {Decision.HOLDS: "green", Decision.FAILS: "red", Decision.UNDECIDED: "yellow"}
@@ -29,23 +28,44 @@ COLOURS = {Decision.HOLDS: "green", Decision.FAILS: "red", Decision.UNDECIDED: "
 
 def show_list(settings: Settings, folder: Path, html: Path | None = None, command: str = "") -> None:
     """Every table and figure with its state; a page shows those that have been run."""
-    table = Table(title=f"Tables and figures, {settings.scale.value} scale")
-    for heading in ("paper", "table", "what it shows", "jobs run", "needs"):
-        table.add_column(heading, overflow="fold")
-    ready = []
+    ready: list[Recipe] = []
+    papers: dict[str, list[str]] = {}
     for recipe in all_recipes():
         settled = recipe.settled(settings)
         kept = recipe.kept(settled, folder)
         done, total = len(kept.results), len(recipe.jobs(settled))
         ready += [recipe] if done == total > 0 else []
-        colour = "green" if done == total else "yellow" if done else "dim"
-        stale = f" [yellow]({len(kept.stale)} of other code or data)[/]" if kept.stale else ""
-        table.add_row(recipe.paper, recipe.table, recipe.title, f"[{colour}]{done} of {total}[/]{stale}", recipe.needs)
+        papers.setdefault(recipe.paper, []).append(_state(recipe.table, done, total, len(kept.stale)))
+    table = Table(title=f"Tables and figures at {settings.scale.value} scale", title_justify="left", box=None)
+    for heading in ("paper", "tables, and how many of their jobs have been run"):
+        table.add_column(heading, overflow="fold")
+    for paper, tables in papers.items():
+        table.add_row(paper.replace("_", "-"), "  ".join(tables))
     console.print(table)
-    console.print("Not built yet: " + "; ".join(NOT_BUILT))
+    console.print("`coterie reproduce PAPER --list` says what each shows and needs; --table T runs one", soft_wrap=True)
     if html is not None:
         require(len(ready) > 0, "tables that have been run", 0, f"at {settings.scale.value} scale in {folder}; run one")
         write_page(html, [recipe.run(recipe.settled(settings), folder) for recipe in ready], settings, command)
+
+
+def _state(table: str, done: int, total: int, stale: int) -> str:
+    if not done and not stale:
+        return f"[dim]{table}[/]"
+    colour = "green" if done == total else "yellow"
+    old = f", {stale} of other code or data" if stale else ""
+    return f"[{colour}]{table} ({done} of {total}{old})[/]"
+
+
+def show_paper(paper: str, settings: Settings, folder: Path) -> None:
+    """One paper's tables and figures: what each shows, needs, and how far it has been run."""
+    table = Table(title=f"{paper} at {settings.scale.value} scale", title_justify="left", box=None)
+    for heading in ("table", "what it shows", "jobs run", "needs"):
+        table.add_column(heading, overflow="fold")
+    for recipe in find(all_recipes(), paper, None):
+        settled = recipe.settled(settings)
+        done = len(recipe.kept(settled, folder).results)
+        table.add_row(recipe.table, recipe.title, f"{done} of {len(recipe.jobs(settled))}", recipe.needs)
+    console.print(table)
 
 
 def reproduce(
@@ -63,13 +83,7 @@ def reproduce(
         before = "" if fresh else str(recipe.kept(settled, folder))
         if before:
             console.print(f"{recipe.paper} {recipe.table}: {before}", soft_wrap=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task(f"{recipe.paper} {recipe.table}", total=None)
-
-            def tell(done: int, total: int, key: str, bar: Progress = bar, task: object = task) -> None:
-                bar.update(task, completed=done, total=total)  # type: ignore[arg-type]
-
+        with following(f"{recipe.paper} {recipe.table}", console) as tell:
             found.append(recipe.run(settled, folder, progress=tell, fresh=fresh))
         show(found[-1])
     if html is not None:

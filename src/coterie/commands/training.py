@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from coterie.config.schema import Config, parse, read
+from coterie.commands.progress import following
+from coterie.config.schema import Config, asked_property, parse, read
 from coterie.errors import RunDamaged, require
 from coterie.measure.groups import LISTED
 from coterie.measure.utility import ACCURACY, COST, ERROR, F1, HIGHER_IS_BETTER, utility_in
@@ -50,6 +50,7 @@ def train(path: Path | None, root: Path, seed: int | None, record: Path | None =
         settings: Record = {"config": one.model_dump(mode="json"), **Origin.of(one, case.federation).entry}
         if record is not None:
             settings["recording"] = str(free_recording(record, one.trainers[0].kind, len(config.trainers)))
+            settings["property"] = asked_property(path) if path else None
         folder = RunFolder.create(free_folder(root, f"{config.name}-{one.trainers[0].kind}"), settings)
         lines.append(_run(one, case, folder))
     _show(lines)
@@ -107,25 +108,11 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
     kind, witness = config.trainers[0].kind, Witness()
     recording = folder.record.get("recording")
     started = time.monotonic()
-    columns = (
-        TextColumn("{task.description:14}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[speed]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[newest]}"),
-    )
-    with Progress(*columns, console=console) as bar:
+    with following(kind, console) as bar:
         rounds = getattr(case.protocol, "rounds", None)
-        task = bar.add_task(kind, total=rounds, speed="", newest="")
-        first: list[tuple[int, float]] = []
 
         def tell(done: int, newest: Measured | None) -> None:
-            first.append((done, time.monotonic()))
-            passed = first[-1][1] - first[0][1]
-            speed = f"{(done - first[0][0]) / passed:.1f} rounds/s" if passed > 0 else ""
-            word = measured(newest or {})
-            bar.update(task, completed=done, speed=speed, newest=word)
+            bar(done, rounds, measured(newest or {}))
 
         outcome = run(
             case.protocol,
@@ -147,7 +134,8 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
         console.print(f"privacy: {promise.claim}" + (f"; {ledger(used)}" if used is not None else ""), soft_wrap=True)
     scores = outcome.scores
     if recording:
-        describe(Path(recording), config.model_dump(mode="json"), case, scores.choices.argmax(1), witness)
+        asked = folder.record.get("property")
+        describe(Path(recording), config.model_dump(mode="json"), case, scores.choices.argmax(1), witness, asked)
         console.print(f"messages: {recording}; `coterie audit --recorded {recording}` attacks them", soft_wrap=True)
     clusters, seconds = "" if case.model is None else outcome.clusters.words, time.monotonic() - started
     return Line(kind, scores.measure, scores.mean, seconds, folder.path, clusters)

@@ -213,6 +213,7 @@ def build_model(choice: Choice, examples: Examples) -> Model:
     return as_model(registry.build(target, options, f"model {choice.kind!r}"))
 
 
+LARGEST = 1 << 20  # bytes of a configuration
 AUDITS_OWN = ("audit", "limits", "recorded")  # one file serves `coterie train` and `coterie audit`
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 Table = TypeVar("Table", bound=BaseModel)
@@ -235,17 +236,29 @@ def parse(values: dict[str, Any], where: str) -> Config:
     return validate(Config, values, where)
 
 
-def read(path: Path) -> Config:
+def read_toml(path: Path, remedy: str) -> dict[str, Any]:
+    """What a file says, within limits; ``remedy``: where one gets such a file."""
     try:
-        text = path.read_text()
+        size = path.stat().st_size
+        require(size <= LARGEST, f"bytes of {path}", size, f"must be at most {LARGEST}; is this a configuration?")
+        return tomllib.loads(path.read_text())
     except FileNotFoundError as error:
-        raise DataMissing(
-            f"configuration {path} does not exist; `coterie train` without a file runs an example"
-        ) from error
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        raise DataMissing(f"{path} does not exist; {remedy}") from error
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+
+
+def asked_property(path: Path) -> dict[str, Any] | None:
+    """What the file's audit would look for: a recording of this training is asked the same."""
+    asked = read_toml(path, "").get("audit", {})
+    found = asked.get("property") if isinstance(asked, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def read(path: Path) -> Config:
+    values = read_toml(path, "`coterie train` without a file runs an example")
     for table in AUDITS_OWN:
         values.pop(table, None)
     return beside(parse(values, str(path)), path)

@@ -317,7 +317,7 @@ class Method:
 
 @dataclass(frozen=True)
 class AuditResult:
-    DERIVED: ClassVar[tuple[str, ...]] = ("headline", "passed")
+    DERIVED: ClassVar[tuple[str, ...]] = ("headline", "verdicts", "passed")
 
     title: str
     subject: Mapping[str, str]  # what was audited, in words
@@ -339,6 +339,18 @@ class AuditResult:
     @property
     def passed(self) -> bool:
         return all(check.passed for check in self.checks)
+
+    @property
+    def verdicts(self) -> Mapping[str, Mapping[str, str]]:
+        """By family and defence, what its most telling finding says."""
+        found: dict[str, dict[str, list[Finding]]] = {}
+        for one in self.findings:
+            if not one.control:
+                found.setdefault(one.family, {}).setdefault(one.defence, []).append(one)
+        return {
+            family: {defence: telling(here).verdict.value for defence, here in by_defence.items()}
+            for family, by_defence in found.items()
+        }
 
     @property
     def headline(self) -> str:

@@ -90,6 +90,7 @@ def files_of(source: Source, data: Path | None, *names: str) -> tuple[str, ...]:
 def find(recipes: Sequence[Recipe], paper: str, table: str | None) -> list[Recipe]:
     """The recipes of a paper, or one of its tables."""
     papers = {recipe.paper for recipe in recipes}
+    paper = {one.replace("_", "-"): one for one in papers}.get(paper.replace("_", "-"), paper)  # either way of writing
     if paper not in papers:
         raise InvalidInput(f"paper {paper!r} {nearest(paper, papers)}")
     of_paper = [recipe for recipe in recipes if recipe.paper == paper]
