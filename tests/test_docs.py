@@ -12,6 +12,7 @@ from coterie.audit.case import parse
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIAL = ROOT / "docs" / "tutorial.md"  # whose blocks go on from each other
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
@@ -19,6 +20,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
     return [
         (f"{page.name}-{number}", text)
         for page in PAGES
+        if page != TUTORIAL
         for number, text in enumerate(pattern.findall(page.read_text()))
     ]
 
@@ -40,3 +42,11 @@ def test_every_link_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_tutorial_runs_from_top_to_bottom() -> None:
+    parts = re.findall(r"^```python\n(.*?)^```", TUTORIAL.read_text(), re.S | re.M)
+    assert len(parts) >= 6
+    names: dict[str, object] = {}
+    for number, text in enumerate(parts):
+        exec(compile(text, f"tutorial, block {number}", "exec"), names)

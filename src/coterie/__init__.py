@@ -54,6 +54,7 @@ _HOMES = {
     "coterie.defences.mingling.defence": ("Mingling",),
     "coterie.seal.mock": ("MockCipher",),
     "coterie.defences.regularise": ("L2", "Dropout"),
+    "coterie.defences.robust": ("Krum", "Median", "NormClip", "TrimmedMean"),
     "coterie.errors": ("BudgetSpent", "CoterieError", "InvalidInput", "NoiseDrowned", "NotPermitted"),
     "coterie.privacy.guarantee": ("Guarantee", "Level", "Neighbours", "Trust"),
     "coterie.flow.ask": ("Ask", "Replies", "Sums"),

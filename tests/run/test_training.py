@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -16,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.ring import Halves, blobs
@@ -23,7 +26,7 @@ from torch import nn
 
 from coterie.commands.cli import app as main
 from coterie.config.schema import parse
-from coterie.data.federation import Federation
+from coterie.data.federation import Examples, Federation
 from coterie.defences.dpsgd import DpSgd
 from coterie.errors import BudgetSpent, InvalidInput, RunDamaged
 from coterie.files import write_atomically
@@ -543,3 +546,38 @@ def test_a_measure_of_one_s_own(protocol: Any) -> None:
     outcome = train(protocol, federation, Dense((4, 5, 3)), metrics={"mine": accuracy})
     assert outcome.history[-1]["mine"] == pytest.approx(outcome.accuracy)
     assert seen == [(6, 3)] * 3
+
+
+def test_what_comes_out_can_be_read_and_used(tmp_path: Path) -> None:
+    outcome = train(FedAvg(rounds=2, local=LOCAL), FEDERATION, Dense((4, 3)))
+    assert re.fullmatch(
+        r"Outcome\(accuracy 0\.\d{4}, 1 model for 6 clients, 2 rounds, \S+ MB up a client and round\)", repr(outcome)
+    )
+    assert repr(FEDERATION) == f"Federation({FEDERATION.describe()})"
+    assert len(repr(FEDERATION.examples)) < 100
+    x = FEDERATION.examples.x[:7]
+    said = outcome.predict(x.numpy(), client=1)
+    assert torch.equal(said, outcome.module(1)(x).argmax(1))
+    fresh = outcome.module(2)
+    fresh.load_state_dict(outcome.state_dict(1))
+    assert torch.equal(fresh(x), outcome.module(1)(x))
+    assert len(outcome.plot().lines[0].get_xdata()) == len(outcome.history)
+
+
+def test_arrays_and_tables_are_taken_where_tensors_are() -> None:
+    frame = pd.DataFrame({"a": [0.5, 1.0, 2.0], "b": [1, 2, 3]})
+    examples = Examples.of(frame, ["yes", "no", "yes"], site=np.array(["x", "y", "x"]))
+    assert examples.x.dtype == torch.float32
+    assert (examples.y.tolist(), examples.label_names) == ([1, 0, 1], ("no", "yes"))
+    assert examples.tag_names == {"site": ("x", "y")}
+    plain = Examples(np.zeros((2, 3)), np.array([0, 1]), 2, "n", {"t": np.array([True, False])})  # type: ignore[arg-type, dict-item]
+    assert (plain.x.dtype, plain.y.dtype) == (torch.float32, torch.int64)
+    with pytest.raises(InvalidInput, match="must be numbers or truth values"):
+        Examples(np.array([["a"]]), np.array([0]), 1, "n")  # type: ignore[arg-type]
+
+
+def test_a_layer_of_a_wrong_size_is_named() -> None:
+    with pytest.raises(InvalidInput, match=r"give .* the data's shape"):
+        train(FedAvg(rounds=1, local=LOCAL), FEDERATION, Dense((5, 3)))
+    with pytest.raises(InvalidInput, match=r"must be \(examples, classes\) = \(4, 3\)"):
+        train(FedAvg(rounds=1, local=LOCAL), FEDERATION, Dense((4, 7)))

@@ -19,11 +19,10 @@ from coterie.config.built import Case
 from coterie.config.schema import Choice, Config, beside, read_toml, validate
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.dealing import value_of
-from coterie.errors import CoterieError, InvalidInput, nearest, require
+from coterie.errors import InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
-from coterie.learn.models.model import Model
+from coterie.run.fitting import require_fit
 
-FEW = 4  # examples that a user's own model is tried on
 FORMAT = 3  # of what a job keeps: results in another are not taken
 
 
@@ -202,7 +201,7 @@ class Subject(Config):
         if self.audit.property is not None:
             self._rehearse_property(self.audit.property, federation.examples)
         if case.model is not None:
-            self._rehearse_model(case.model, federation.examples)
+            require_fit(case.model, federation.examples, self.model.kind, self.seed)
 
     def _require_classes(self, examples: Examples) -> None:
         require(
@@ -214,28 +213,6 @@ class Subject(Config):
 
     def _rehearse_property(self, asked: Property, examples: Examples) -> None:
         value_of(examples, asked.tag, asked.value)
-
-    def _rehearse_model(self, model: Model, examples: Examples) -> None:
-        """Tried on a few examples."""
-        few, what = examples.x[:FEW], f"model {self.model.kind!r}"
-        try:
-            logits = model.logits(model.init(self.seed), few)
-        except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            if isinstance(error, CoterieError):
-                raise
-            raise InvalidInput(
-                f"{what} fails on examples of shape {tuple(few.shape[1:])}: {type(error).__name__}: {error}; "
-                "give it the data's shape"
-            ) from error
-        expected = (len(few), examples.classes)
-        require(
-            tuple(logits.shape) == expected,
-            f"outputs of {what}",
-            tuple(logits.shape),
-            f"must be (examples, classes) = {expected}",
-        )
-        if not bool(logits.isfinite().all()):
-            raise InvalidInput(f"{what} gives NaN or infinity for examples that are finite; mend its forward pass")
 
     @property
     def fingerprint(self) -> str:

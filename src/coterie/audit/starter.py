@@ -145,7 +145,7 @@ def _by_site(frame: pd.DataFrame, site: str) -> Spread:
         f"# A client is a value of the column {_one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
     )
     table = {"kind": "by_tag", "tag": site, "minimum": LEAST_OF_A_SITE}
-    return Spread(f"{words}\n[partition]\n{toml.entries(table)}", clients, min(MOST_SETS, max(1, clients // 4)))
+    return Spread(f"{words}\n[partition]\n{toml.entries(table)}", clients, min(MOST_SETS, max(2, clients // 4)))
 
 
 def _by_labels(examples: Examples) -> Spread:

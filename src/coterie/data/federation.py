@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +27,25 @@ class Examples:
     vocabulary: tuple[str, ...] = ()  # the word of each token, for texts
     tag_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a tag, what its numbers stand for
 
+    @staticmethod
+    def of(x: object, y: object, name: str = "data", **tags: object) -> Examples:
+        """Of arrays or tables: labels of any kind are numbered in sorted order, and so are tags of texts."""
+        labels, label_names = _numbered(y)
+        known = {tag: _numbered(values) for tag, values in tags.items()}
+        return Examples(
+            x=as_tensor(x),
+            y=labels,
+            classes=len(label_names),
+            name=name,
+            tags={tag: codes for tag, (codes, _) in known.items()},
+            label_names=label_names,
+            tag_names={tag: names for tag, (_, names) in known.items()},
+        )
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "x", as_tensor(self.x))
+        object.__setattr__(self, "y", as_tensor(self.y))
+        object.__setattr__(self, "tags", {tag: as_tensor(values) for tag, values in self.tags.items()})
         require(
             len(self.x) > 0,
             f"{self.name}.x",
@@ -85,6 +104,11 @@ class Examples:
             )
         return self.y
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.x.shape[1:]))
+        tags = f", tags {', '.join(self.tags)}" if self.tags else ""
+        return f"Examples({self.name!r}: {len(self):,} of {shape}, {self.classes} classes{tags})"
+
     def __len__(self) -> int:
         return len(self.x)
 
@@ -96,6 +120,22 @@ class Examples:
             tags={tag: values[rows] for tag, values in self.tags.items()},
             name=name or self.name,
         )
+
+
+def as_tensor(values: object) -> Tensor:
+    """Of an array or a table's columns, in the types that are used here; tensors stay as they are."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    require(array.dtype.kind in "fiub", "values of type", array.dtype, "must be numbers or truth values")
+    if array.dtype.kind == "f" or (array.dtype == np.uint8 and array.ndim > 1):
+        return torch.from_numpy(array.astype(np.float32))
+    return torch.from_numpy(array.copy() if array.dtype.kind == "b" else array.astype(np.int64))
+
+
+def _numbered(values: object) -> tuple[Tensor, tuple[str, ...]]:
+    known, codes = np.unique(np.asarray(values), return_inverse=True)
+    return torch.from_numpy(codes.reshape(-1).astype(np.int64)), tuple(map(str, known))
 
 
 @dataclass(frozen=True)
@@ -191,6 +231,9 @@ class Federation:
     def held(self, clients: Sequence[int]) -> tuple[Examples, Shards]:
         """Examples among which the training data of these clients are, and which are whose."""
         return self.examples, self.train.pick(clients)
+
+    def __repr__(self) -> str:
+        return f"Federation({self.describe()})"
 
     def describe(self) -> str:
         sizes = self.train.sizes

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from coterie.data.federation import as_tensor
 from coterie.data.lazy import AnyFederation, shown_by
 from coterie.errors import InvalidInput, require
 from coterie.flow.adversary import Adversary
@@ -23,7 +24,7 @@ from coterie.learn.models.device import OnDevice, usable
 from coterie.learn.models.mixture import Mixture
 from coterie.learn.models.model import Model, as_model
 from coterie.learn.params import Params, pick
-from coterie.learn.targets import CLASSES, Targets, targets
+from coterie.learn.targets import CLASSES, MULTI_LABEL, Targets, targets
 from coterie.measure.cost import Stopwatch
 from coterie.measure.groups import Clusters
 from coterie.measure.own_metrics import Metric, mean_of
@@ -34,10 +35,14 @@ from coterie.privacy.ledger import Ledger
 from coterie.protocols.base import Trainer
 from coterie.protocols.starts import Start
 from coterie.rng import Secrets
+from coterie.run.fitting import require_fit
 from coterie.run.folder import SECRETS, Checkpoint, Measured, RunFolder
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 from coterie.wire.view import ThreatModel, View
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 State = Any
 """A protocol's, which only the protocol understands."""
@@ -62,6 +67,13 @@ class Outcome:
     model: Model | None = None  # the architecture; clusterings have none
     groups: Tensor = field(default_factory=lambda: torch.empty(0))  # (clients,): the true ones, -1 where there is none
     kind: Targets = CLASSES  # what is predicted
+
+    def __repr__(self) -> str:
+        sizes = self.cluster_sizes
+        models = f"{len(sizes)} models for {sizes} clients" if len(sizes) > 1 else f"1 model for {sum(sizes)} clients"
+        rounds = f"{self.history[-1]['round']} rounds" if self.history else "not measured"
+        sent = f"{self.traffic.up_a_client / 1e6:.3g} MB up a client and round"
+        return f"Outcome({self.scores.measure} {self.scores.mean:.4f}, {models}, {rounds}, {sent})"
 
     @property
     def accuracy(self) -> float:
@@ -93,6 +105,31 @@ class Outcome:
         used = weights.nonzero().flatten().tolist()
         modules = [self.model.module(pick(self.models, slot)) for slot in used]
         return modules[0] if len(modules) == 1 else Mixture(modules, weights[used], self.kind)
+
+    def predict(self, x: object, client: int) -> Tensor:
+        """What a client's model says of these examples: classes, truth values of labels, or numbers."""
+        module = self.module(client).eval()
+        with torch.no_grad():
+            outputs: Tensor = module(as_tensor(x))
+        if self.kind is CLASSES:
+            return outputs.argmax(-1)
+        return outputs > 0 if self.kind is MULTI_LABEL else outputs
+
+    def state_dict(self, client: int) -> dict[str, Tensor]:
+        """Of a client's model, for ``load_state_dict`` of the same architecture."""
+        return dict(self.module(client).state_dict())
+
+    def plot(self) -> Axes:
+        """What was measured round by round, as an axes of matplotlib."""
+        from matplotlib.figure import Figure
+
+        require(len(self.history) > 0, "history", [], "must have a measurement; set evaluate_every")
+        axes = Figure().add_subplot()
+        rows = [row for row in self.history if self.scores.measure in row]
+        axes.plot([row["round"] for row in rows], [row[self.scores.measure] for row in rows], marker="o")
+        axes.set_xlabel("round")
+        axes.set_ylabel(f"{self.scores.measure}, mean over clients")
+        return axes
 
     def models_of_clients(self) -> dict[str, Tensor]:
         """(clients, ...): the model that each client uses most, from which it may be fine-tuned."""
@@ -156,6 +193,8 @@ def train(
                 processes=processes,
                 ledger=own,
             )
+            if ring.model is not None:
+                require_fit(ring.model, shown_by(federation), type(ring.model).__name__)
             return _trained(ring, evaluate_every, folder, witness, progress, stop, metrics or {})
 
 
