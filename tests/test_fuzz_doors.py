@@ -9,6 +9,7 @@ import io
 import random
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.wire.test_fuzz import damaged
 from coterie.audit.case import read as read_subject
 from coterie.audit.starter import Wishes, fitted
 from coterie.commands.training import _told
-from coterie.config.schema import parse, read
+from coterie.config.schema import Config, parse, read
 from coterie.data.sources.own import Arrays, ImageFolder, Table
 from coterie.errors import CoterieError
 from coterie.run.folder import CHECKPOINT, METRICS, RECORD, Checkpoint, RunFolder, list_runs
@@ -139,13 +140,12 @@ def test_options_of_every_kind_of_value() -> None:
     for _ in range(500):
         table = draws.choice(list(kinds))
         chosen = {"kind": draws.choice(kinds[table]), draws.choice(names): draws.choice(odd)}
-        config = parse({table: chosen}, "made up")
-        if table == "trainer":
-            survives(lambda config=config: config.protocol(config.trainers[0]))  # type: ignore[misc]
-        else:
-            survives(
-                lambda config=config: config.built_defence(config.defence, parse({}, "").protocol(config.trainers[0]))
-            )  # type: ignore[misc]
+        survives(partial(built, parse({table: chosen}, "made up"), table))
+
+
+def built(config: Config, table: str) -> object:
+    protocol = config.protocol(config.trainers[0])
+    return protocol if table == "trainer" else config.built_defence(config.defence, protocol)
 
 
 def test_tables(tmp_path: Path) -> None:

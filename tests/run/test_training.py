@@ -561,7 +561,7 @@ def test_what_comes_out_can_be_read_and_used(tmp_path: Path) -> None:
     fresh = outcome.module(2)
     fresh.load_state_dict(outcome.state_dict(1))
     assert torch.equal(fresh(x), outcome.module(1)(x))
-    assert len(outcome.plot().lines[0].get_xdata()) == len(outcome.history)
+    assert np.shape(outcome.plot().lines[0].get_xdata()) == (len(outcome.history),)
 
 
 def test_arrays_and_tables_are_taken_where_tensors_are() -> None:
