@@ -14,8 +14,8 @@ from rich.text import Text
 
 from coterie.audit.case import Subject, parse, read
 from coterie.audit.engine import admitted, audit
-from coterie.audit.family import find
 from coterie.audit.frontier import frontier
+from coterie.audit.plugins import find
 from coterie.audit.recorded import open_recording
 from coterie.audit.starter import Fitted, Wishes, fitted
 from coterie.commands.progress import following

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from coterie.audit.case import AuditOptions, RecordedOptions, Subject
-from coterie.audit.family import all_families
+from coterie.audit.family import built_in
 from coterie.audit.gate import known_limits
 from coterie.config import registry
 from coterie.data.catalogue import SOURCES
@@ -48,7 +48,7 @@ def page() -> str:
         if isinstance(field.default, BaseModel):
             parts += [f"### `[audit.{name}]`\n", _fields(type(field.default))]
     parts += ["## `[recorded]`\n", _fields(RecordedOptions)]
-    families = all_families()
+    families = built_in()
     parts += ["## `families`\n", "\n".join(f"- `{one.name}`: {one.question}" for one in families) + "\n"]
     parts += ["## `[limits]`\n", ", ".join(f"`{name}`" for name in known_limits(families)) + "\n"]
     return "\n".join(parts)
