@@ -216,6 +216,8 @@ def test_the_frontier_recommends_nothing_that_the_gate_would_stop(tmp_path: Path
     assert [point.passes for point in swept.points] == [False, False, False, True]
     assert run(tmp_path, defence={"kind": "noise", "strength": 4.0}, limits=limits).passed
     assert not run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits).passed
+    (other,) = frontier(subject(limits={**limits, "max_property_auc": 0.6}), [FAMILY], tmp_path)
+    assert "meets the limits (not measured here: max_property_auc; an audit with it decides)." in other.recommendation
     (silent,) = frontier(subject(), [FAMILY], tmp_path)
     assert {point.passes for point in silent.points} == {None}
 

@@ -47,7 +47,7 @@ KNOWS = (
 class Seat(Enum):
     """From where it looks."""
 
-    FINAL = "holder of the final models"
+    FINAL = "recipient of the final models"
     PUBLISHED = "curious client"
     UPLOADS = "curious server"
 
@@ -226,7 +226,7 @@ METHODS: dict[str, Comparison] = {"LiRA, online": lira, "LiRA, offline": lira_of
 
 @dataclass(frozen=True)
 class ShadowMembership:
-    """One comparison from one seat. ``rounds`` are those that it looks at; the holder of the final models needs none.
+    """One comparison from one seat. ``rounds`` are those that it looks at; for final models none are needed.
 
     ``auxiliary`` examples are the records in question, whatever has become of them.
     """

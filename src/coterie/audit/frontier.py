@@ -55,7 +55,8 @@ def of_family(
     higher_is_better = HIGHER_IS_BETTER[first.defended.utility_measure]
     points = [_point(one, strength, swept, limits, served[one.choice]) for one, strength in settings]
     points = mark_dominated(points, higher_is_better)
-    chosen, words = recommend(family, points)
+    unmeasured = [one.name for one in gate.limits_of(subject.limits) if one not in limits]
+    chosen, words = recommend(family, points, unmeasured)
     head = strongest(first.findings) or first.findings[0]
     return Frontier(
         title=f"{family.name}: leakage ({head.measure}) against {first.defended.utility_measure}",
@@ -105,14 +106,20 @@ def mark_dominated(points: Sequence[FrontierPoint], higher_is_better: bool = Tru
     return [replace(point, dominated=any(beats(other, point) for other in points)) for point in points]
 
 
-def recommend(family: Family, points: Sequence[FrontierPoint]) -> tuple[FrontierPoint | None, str]:
-    """The weakest setting that passes the gate, as far as this family can tell; or a word that none does."""
+def recommend(
+    family: Family, points: Sequence[FrontierPoint], unmeasured: Sequence[str] = ()
+) -> tuple[FrontierPoint | None, str]:
+    """The weakest setting that passes the gate, as far as this family can tell; or a word that none does.
+
+    ``unmeasured``: limits that it says nothing about. Without them nobody can say that no defence is needed.
+    """
     name = family.name[:1].upper() + family.name[1:]
+    but = f" (not measured here: {', '.join(unmeasured)}; an audit with it decides)" if unmeasured else ""
     if all(point.passes is None for point in points):
         return None, f"{name}: no limit is set; {gate.leakage_limit(family)} would give a recommendation."
     for point in sorted(points, key=lambda point: point.strength):
         if point.passes:
             if point.defence == UNDEFENDED:
-                return point, f"{name}: no defence is needed to meet the limits."
-            return point, f"{name}: {point.setting} is the weakest setting that meets the limits."
+                return point, f"{name}: no defence is needed to meet the limits{but}."
+            return point, f"{name}: {point.setting} is the weakest setting that meets the limits{but}."
     return None, f"{name}: no setting meets the limits; a stronger defence, another one, or other limits are needed."

@@ -33,7 +33,7 @@ class CanaryAudit(Family):
     limit = "canary_auc"
     paper = "Steinke, Nasr and Jagielski, NeurIPS 2023"
     question = "How much privacy is really lost by a record that nobody would take for a real one?"
-    threat = "The server, which sees what clients send (white box), or a holder of the final models (black box)."
+    threat = "The server, which sees what clients send (white box), or a recipient of the final models (black box)."
     method = (
         "Each of many made-up records is planted among a client's own by a coin. The adversary, which knows everything "
         "but the coins, answers for the surest fifth; so many right answers prove a lower bound on epsilon, with 95 % "

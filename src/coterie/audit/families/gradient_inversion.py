@@ -36,7 +36,7 @@ ATTACK, SERVER = "gradient inversion", CURIOUS_SERVER.name
 class Inversion(Family):
     name = "gradient inversion"
     limit = "inversion_ssim"
-    paper = "Geiping et al. 2020; a baseline of paper 004 (Shi et al.)"
+    paper = "Geiping et al. 2020; a baseline of Shi et al."
     question = "Does the server see the pictures that a client has just trained on?"
     threat = "A curious server, which is sent each client's model after its first round."
     method = (

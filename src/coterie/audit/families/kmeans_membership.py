@@ -82,7 +82,7 @@ class KMeansMembership(ClusteringFamily):
             error = (1 - CONFIDENCE) / 2 ** (1 + case.seed - run.subject.seed)  # all seeds' together
             claim = promise.guarantee
             bounds = [measure_membership(scores, case.delta, claim, rng.child("bounds"), error).bound]
-        return run.evidence([replace(one, adversary="holder of the released sums") for one in found], bounds)
+        return run.evidence([replace(one, adversary="recipient of the released sums") for one in found], bounds)
 
     def finding(self, scores: Scores, name: str) -> Finding:
         drawn = np.concatenate([scores.inside, scores.outside])

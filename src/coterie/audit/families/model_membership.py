@@ -39,7 +39,7 @@ class ModelMembership(Family):
     limit = "model_membership_auc"
     paper = "LiRA (Carlini et al., S&P 2022) and RMIA (Zarifzadeh et al., ICML 2024), on cluster models"
     question = "Does anybody learn that a record was among those that a cluster's model was trained on?"
-    threat = "A holder of the final models; a curious client, which is given the models of every round; the server."
+    threat = "A recipient of the final models; a curious client, which is given the models of every round; the server."
     method = (
         "The adversary holds the records in question and trains federations of its own on random parts of them: so it "
         "knows how sure a model is of each record where it was in and where it was out. Members are training rows, "
