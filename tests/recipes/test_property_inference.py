@@ -45,6 +45,7 @@ from coterie.recipes.property_inference.runs import Cell, Plan, Size, attacked, 
 from coterie.recipes.property_inference.tables import by_part
 from coterie.recipes.property_inference.tasks import Detail, by_hair, task
 from coterie.recipes.settings import Scale, Settings
+from coterie.report.html import render_reproductions
 from coterie.rng import Rng
 
 OURS = {recipe.table: recipe for recipe in RECIPES}
@@ -79,6 +80,17 @@ def test_every_recipe_lists_jobs_and_makes_rows_of_their_results(table: str, sca
     assert bool(found.charts) == (table == "Fig 2-4")
     scored = [row.ours for row in found.rows if "features" in row.key]
     assert all(ours.low < ours.value < ours.high and list(ours.by_seed) == [0, 1, 2] for ours in scored)
+
+
+def test_the_page_draws_figures_2_to_4_from_the_tables_own_runs() -> None:
+    settings = Settings(Scale.PAPER, seeds=(0,))
+    jobs = OURS["Fig 2-4"].jobs(settings)
+    assert {job.key for job in jobs} < {job.key for table in ("9", "9 reviews") for job in OURS[table].jobs(settings)}
+    page = render_reproductions("Figures", [OURS["Fig 2-4"].shown(settings, {job.key: fake(0.7) for job in jobs})])
+    for figure in ("Figure 2: C", "Figure 3: D", "Figure 4: C", "Figure 4: D"):
+        assert f"{figure} FL" in page
+        assert f"{figure} CFL" in page
+    assert page.count("<svg") >= 8
 
 
 def test_published_values_stand_beside_their_own_rows() -> None:
