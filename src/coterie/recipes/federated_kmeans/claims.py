@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coterie.measure.reproduced import Claim, Decision, Rows, Value
-from coterie.recipes.federated_kmeans.runs import BASELINE, DEFAULT, KFED, PRIVATE, PUBLIC, TUNED
+from coterie.recipes.federated_kmeans.runs import BASELINE, KFED, PRIVATE, PUBLIC, TUNED
 from coterie.recipes.federated_kmeans.tables import CLAIMED, HALF, MOST, ONE, OUTER, TRUSTED, title
 
 
@@ -48,15 +48,12 @@ def reference_claims(rows: Rows) -> Sequence[Claim]:
 
 
 def excess_claims(rows: Rows) -> Sequence[Claim]:
-    """Against a run of k-means as scikit-learn makes it by default, whose optimum depends on its seed, too."""
-    return [
-        Claim(
-            f"{row.label}: at most {MOST[row.key['data']]:g} %",
-            row.ours.at_most(MOST[row.key["data"]]),
-            f"{row.ours} %",
-        )
-        for row in rows.where(reference=DEFAULT)
-    ]
+    """Beside a run of k-means as scikit-learn makes it by default, and, which is harder, beside the best of ten."""
+    found = []
+    for row in rows:
+        most = MOST[row.key["data"]]
+        found.append(Claim(f"{row.label}: at most {most:g}", row.ours.at_most(most), str(row.ours)))
+    return found
 
 
 def reconstruction_claims(rows: Rows) -> Sequence[Claim]:
