@@ -106,7 +106,7 @@ class Place:
     def start_run(self, *arguments: str) -> Process:
         return self.start("run", "run", "--home", "server", "--runs", "runs", *arguments)
 
-    def run(self, words: str, seconds: float = 60) -> None:
+    def run(self, words: str, seconds: float = 250) -> None:
         (self.root / "run.toml").write_text(words)
         process = self.start_run("run.toml")
         process.join(seconds)
@@ -120,7 +120,7 @@ class Place:
         self.processes[who].kill()
         self.processes[who].join()
 
-    def await_log(self, who: str, words: str, seconds: float = 30, times: int = 1) -> None:
+    def await_log(self, who: str, words: str, seconds: float = 150, times: int = 1) -> None:
         until = time.monotonic() + seconds
         while not (self.root / f"{who}.log").exists() or self.log(who).count(words) < times:
             assert time.monotonic() < until, f"{who} never said {words!r}: {self.log(who)[-2000:]}"

@@ -63,6 +63,12 @@ def _answer_all(fleet: Fleet, participant: Participant, log: Journal, stopped: C
 def _newest(fleet: Fleet) -> Parcel | None:
     """Of all that has come the last: whoever was away for a while does not begin with what nobody waits for."""
     found = fleet.pull()
-    while found is not None and (next_one := fleet.pull()) is not None:
-        found = next_one
-    return found
+    while found is not None:
+        try:
+            newer = fleet.pull()
+        except (LinkGone, NotAdmitted):  # what has come is still to be answered, if it can be
+            return found
+        if newer is None:
+            return found
+        found = newer if newer.body else found
+    return None

@@ -111,6 +111,7 @@ FLEET = frozenset(
 SECRET_HEADER = "x-coterie-secret"
 MESSAGE_TYPE = "query.coterie"
 RECORD, BODY = "coterie", "body"
+ARRIVES = 20.0  # seconds for the contents of a message that was announced
 PATIENCE = 0.05  # seconds before an object that is still on its way is asked for again
 
 
@@ -297,18 +298,23 @@ class Fleet:
             return True  # whoever pulls will notice, and connect again
 
     def pull(self) -> Parcel | None:
-        """The next message for this node, if there is one."""
+        """The next message for this node, if there is one; an empty one, if the rest of it never came."""
         with _link_errors():
             found = self._client.PullMessages(PullMessagesRequest(node=self._node))
             if not found.messages_list:
                 return None
             message, tree = message_from_proto(found.messages_list[0]), found.message_object_trees[0]
             run = message.metadata.run_id
-            contents = pull_objects(
-                [one.object_id for one in iterate_object_tree(tree)],
-                make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
-                initial_backoff=PATIENCE,
-            )
+            try:
+                contents = pull_objects(
+                    [one.object_id for one in iterate_object_tree(tree)],
+                    make_pull_object_fn_protobuf(self._client.PullObject, self._node, run),
+                    initial_backoff=PATIENCE,
+                    max_tries_per_object=None,
+                    max_time=ARRIVES,
+                )
+            except ObjectPullError:
+                return Parcel(b"", lambda _: None)  # whoever was sending it is gone
             received = ConfirmMessageReceivedRequest(
                 node=self._node, run_id=run, message_object_id=message.metadata.message_id
             )
