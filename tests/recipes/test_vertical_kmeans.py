@@ -51,6 +51,16 @@ def test_recovery_of_a_small_set() -> None:
     assert blinded["mean"] < exact["mean"]
 
 
+def test_both_halves_of_table_2(tmp_path: Path) -> None:
+    rows = Settings(seeds=(0,), rows=("collusion, monitor alone", "profiling, ZKP"))
+    left = OURS["Table 2"].run(rows, tmp_path, processes=1).rows
+    assert [row.published for row in left] == [0.8638, None]
+    assert [row.ours.value > 0.9 for row in left] == [False, True]  # proofs hide no column; a lie is flagged
+    strong = replace(rows, rows=("collusion, monitor alone, strength 0.5",))
+    caught = OURS["Table 2, F"].run(strong, tmp_path, processes=1).rows
+    assert [row.values["kind"].value for row in caught] == [1.0]
+
+
 def row(value: float, **key: str | float | int) -> Row:
     estimate = Estimate.over({0: value, 1: value + 1e-4, 2: value - 1e-4})
     return Row(Key.of(**key), "row", None, estimate, {"least": estimate})

@@ -98,7 +98,7 @@ def _alarms(run: Watched, name: str, model: str, seed: int) -> tuple[list[Alarm]
     return monitor.watch(run.view, widths), watched
 
 
-def active(name: str, attack: str, model: str, strength: float, seed: int) -> Result:
+def active(name: str, attack: str, model: str, strength: float, seed: int, data: str | None = None) -> Result:
     """Recognition of messages, and what the attacker gains with and without it."""
     way, threat = ACTIVE[attack]
     steering = Steering(threat, way, strength, BEGINS)
@@ -163,6 +163,6 @@ def _read(run: Watched, threat: ThreatModel, seen: Seen, seed: int) -> float:
     return float(torch.nanmean(mine))
 
 
-def protected(name: str, attack: str, model: str, seed: int) -> Result:
+def protected(name: str, attack: str, model: str, seed: int, data: str | None = None) -> Result:
     """Any of the five, the active ones at half their strength."""
     return passive(name, attack, model, seed) if attack in PASSIVE else active(name, attack, model, 0.5, seed)
