@@ -52,7 +52,7 @@ RECIPES = (
         "Marfoq et al. 2021: clients that are mixtures of three namings of the digits",
         **tables.parts(tables.fedem),
         needs=NEEDS,
-        differs="20 clients of 250 pictures, 30 rounds; the paper's data are others",
+        differs="20 clients of 250 pictures, 120 rounds; the paper's data are others",
         unit="%",
         shares="fedem",
     ),

@@ -133,7 +133,7 @@ def fedem(settings: Settings) -> list[Entry]:
         Entry(
             Key.of(trainer=trainer),
             runs.mixture,
-            {"trainer": trainer, "clients": 20, "rounds": 30},
+            {"trainer": trainer, "clients": 20, "rounds": 120},
             "accuracy",
             besides=("starved",) if trainer == "FedEM" else (),
         )
