@@ -35,12 +35,12 @@ class Setup:
     clusters: int = 5  # in the heterogeneous setting
     steps: int = 5  # of a client in a round, each on all of its data, in the authors' code
     public: int = 1000  # examples of each label set on which that code trains the first models
-    epochs: int = 1  # and how often it goes over them
+    epochs: int = 1  # and how often it goes over them; of fewer examples more often, to as many steps
 
 
 SETUPS = {
     "MNIST": Setup(Mnist, fcnn, 0.01, 100, (1, 3), "train-images*idx3-ubyte*", "*-ubyte*", steps=2),
-    EMBEDDED: Setup(Mnist5k, fcnn, 0.01, 100, (1, 3), quick_clients=40, steps=2, public=100),
+    EMBEDDED: Setup(Mnist5k, fcnn, 0.01, 100, (1, 3), quick_clients=40, steps=2, public=100, epochs=10),
     "Fashion-MNIST": Setup(FashionMnist, fcnn, 0.01, 100, (1, 3), "train-images*idx3-ubyte*", "*-ubyte*", steps=2),
     "CIFAR-10": Setup(
         Cifar10, lambda: WideCnn(10, (3, 32, 32)), 0.1, 240, (1, 3), "cifar-10-*", "*batch*", 5, 40, epochs=5
@@ -48,7 +48,9 @@ SETUPS = {
     "CIFAR-100": Setup(Cifar100, lambda: ResNet18(100), 0.1, 100, (10, 30), "cifar-100-*", "train", 2, 10),
     WITH_THE_CNN: Setup(Cifar100, lambda: WideCnn(100, (3, 32, 32)), 0.1, 100, (10, 30), "cifar-100-*", "train", 5, 40),
     "Texas100": Setup(Texas100, lambda: Dense((6169, 256, 100)), 0.1, 300, (5, 20), "*feats*", "labels", 5, 40, 10),
-    STAND_IN: Setup(Location30, lambda: Dense((446, 256, 30)), 0.1, 300, (2, 6), "*bangkok*", "", 30, 40, public=100),
+    STAND_IN: Setup(
+        Location30, lambda: Dense((446, 256, 30)), 0.1, 300, (2, 6), "*bangkok*", "", 30, 40, public=100, epochs=10
+    ),
     "Purchase100": Setup(
         Purchase100, lambda: Dense((600, 256, 100)), 0.01, 300, (5, 20), "*purchase*", "", 30, 120, 10
     ),
