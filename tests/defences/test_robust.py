@@ -8,11 +8,13 @@ from functools import cache
 
 import pytest
 import torch
-from tests.ring import digits, play
+from tests.ring import play
 
 from coterie.attacks.poisoning import HOW, Poisoning, poisoner
 from coterie.config.registry import build_defence
 from coterie.config.schema import Choice
+from coterie.data.partition import Iid
+from coterie.data.sources.embedded import Digits
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.robust import CLIPPED, LEFT_OUT, Krum, Median, NormClip, TrimmedMean
 from coterie.defences.secure_sums import SecureSums
@@ -26,11 +28,12 @@ from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
 from coterie.measure.utility import evaluate
 from coterie.protocols.fedavg import FedAvg
+from coterie.rng import Rng
 from coterie.wire.codec import decode
 from coterie.wire.messages import TRAIN, Contributions, Kind
 
 BAD = 3
-FEDERATION = digits(20, sets=1)
+FEDERATION = Iid(20).split(Digits().load(), Rng.seeded(0))  # all ten digits
 MODEL = Dense((64, 10))
 PROTOCOL = FedAvg(rounds=25, local=Local(steps=4, batch_size=10, lr=0.3))
 SHIELDS: dict[str, Defence] = {
