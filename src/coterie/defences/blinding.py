@@ -4,8 +4,9 @@ The server only needs to know which total is the least, so every record's number
 shifted, and put in an order that the parties alone know; they are told a place, and know the cluster. Masked sums
 (``SecureSums``) belong on top: ``Stack(Blinding(), SecureSums())``.
 
-What is left to the server is the shape of a record's totals: their ratios, sorted. That is less than distances and more
-than nothing (``attacks.distance_geometry.Seen.SHAPES``). One party that hands over what they share opens everything.
+What is left to the server is the shape of a record's totals: their ratios, sorted, and over many steps their range, for
+scales are drawn anew. That is less than distances, but with many known records more than the assignments
+(``attacks.distance_geometry.Seen.SHAPES``). One party that hands over what they share opens everything.
 """
 
 from __future__ import annotations
