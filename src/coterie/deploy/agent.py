@@ -20,7 +20,8 @@ def serve(path: Path, log: Journal, stopped: Callable[[], bool] = lambda: False)
     """Answer whatever comes, for ever. A link that goes away is waited for; one that refuses the client is an error."""
     file = ClientFile.read(path)
     participant = Participant(file, log)
-    fleet = Fleet(participant.server.address, participant.server.authority, participant.keys.node)
+    server, node = participant.server, participant.keys.node
+    fleet = Fleet(server.address, server.authority, node, file.home / "node")
     log("ready", name=participant.keys.name, card=participant.keys.card.fingerprint)
     wait, connected = AGAIN[0], False
     try:

@@ -260,8 +260,11 @@ class Parcel:
 class Fleet:
     """A client's connection to the link: it pulls messages, pushes answers, and says that it is alive."""
 
-    def __init__(self, address: str, root_certificates: bytes, key: EllipticCurvePrivateKey) -> None:
-        self._address, self._roots, self._key = address, root_certificates, key
+    def __init__(
+        self, address: str, root_certificates: bytes, key: EllipticCurvePrivateKey, note: Path | None = None
+    ) -> None:
+        """``note``: a file with the node's number. A link takes a killed client for alive until one says goodbye."""
+        self._address, self._roots, self._key, self._note = address, root_certificates, key, note
         self._client: Flowers = None
         self._node: Flowers = None
         self._heart: Flowers = None
@@ -282,10 +285,19 @@ class Fleet:
         activate = ActivateNodeRequest(
             public_key=public_key_to_bytes(public), heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL
         )
+        self._say_goodbye_for_former()
         with _link_errors():
             self._node = Node(node_id=self._client.ActivateNode(activate).node_id)
+        if self._note is not None:
+            self._note.write_text(str(self._node.node_id))
         self._heart = HeartbeatSender(self._beat)
         self._heart.start()
+
+    def _say_goodbye_for_former(self) -> None:
+        if self._note is None or not self._note.exists():
+            return
+        with suppress(httpx.HTTPError, ValueError):  # a link that began anew does not know that number
+            self._client.DeactivateNode(DeactivateNodeRequest(node_id=int(self._note.read_text())))
 
     def _beat(self) -> bool:
         client, node = self._client, self._node
