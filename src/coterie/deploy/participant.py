@@ -17,13 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.config import registry
-from coterie.data.federation import Examples, Federation, Shards, VerticalFederation
-from coterie.data.partition.dealing import is_split
-from coterie.data.sources.base import SPLIT, TEST
+from coterie.data.federation import Federation, Shards, VerticalFederation
 from coterie.defences.secure_sums import IDENTITY, KNOWN, LAST
 from coterie.deploy.envelope import DOWN, UP, Channel, Letter
 from coterie.deploy.keys import GROUP, ClientKeys, ServerCard, read_private, roster, shared
+from coterie.deploy.own_data import facts_of, load, relabelled, split
 from coterie.deploy.plan import Accepted, Offer, Plan, Refused, Told
 from coterie.deploy.policy import ClientFile, forecast
 from coterie.errors import BudgetSpent, CoterieError, InvalidInput, NotPermitted, require
@@ -33,7 +31,7 @@ from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
 from coterie.flow.turn import Roots, Turn
 from coterie.learn.params import Params
 from coterie.measure.utility import measure_of, scored
-from coterie.privacy.guarantee import Guarantee, RunFacts
+from coterie.privacy.guarantee import Guarantee
 from coterie.privacy.ledger import EVERYBODY, Ledger, Row
 from coterie.rng import Rng, Secrets
 from coterie.seal.ckks import Ckks, CkksKey
@@ -332,39 +330,6 @@ class Participant:
         write_atomically(path, (path.read_bytes() if path.exists() else b"") + run)
 
 
-# -- a client's data --------------------------------------------------------------------------------------------------
-
-
-def load(file: ClientFile) -> Examples:
-    """What the owner's file names."""
-    from coterie.data.catalogue import find
-
-    options: dict[str, Any] = file.data.options
-    folder = options.pop("folder", None)
-    source = registry.build(find(file.data.kind), options, f"data {file.data.kind!r}")
-    return source.load(folder, rng=Rng.from_entropy())  # type: ignore[no-any-return]
-
-
-def relabelled(examples: Examples, labels: tuple[str, ...]) -> Examples:
-    """With the federation's numbers of the classes, in place of those that follow from the labels found here."""
-    own = examples.label_names or tuple(map(str, range(examples.classes)))
-    present = set(examples.y.unique().tolist())
-    strange = sorted(own[code] for code in present if own[code] not in labels)
-    require(not strange, "labels here", strange, f"must be among the federation's, {list(labels)}")
-    numbers = torch.tensor([labels.index(name) if name in labels else 0 for name in own])
-    return replace(examples, y=numbers[examples.y], classes=len(labels), label_names=labels)
-
-
-def split(examples: Examples, test_share: float) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows to measure on: as the data say, or every so manieth."""
-    rows = torch.arange(len(examples))
-    if is_split(examples):
-        held = examples.tags[SPLIT] == TEST
-    else:
-        held = ((rows + 1) * test_share).floor() > (rows * test_share).floor()
-    return rows[~held], rows[held]
-
-
 def spread(asked: Down) -> Down:
     """A letter holds the slots that its client is given; the protocol knows them by their places among all."""
     if asked.sees is None or asked.published.slots == asked.sees.shape[1] or not asked.published.values:
@@ -376,12 +341,6 @@ def spread(asked: Down) -> Down:
         values[name] = leaf.new_zeros(asked.sees.shape[1], *leaf.shape[1:])
         values[name][places] = leaf
     return replace(asked, published=Published(values))
-
-
-def facts_of(plan: Plan, data: Federation | VerticalFederation, clients: int, delta: float) -> RunFacts | None:
-    """Of this run, for this client's units: its own data, among so many clients."""
-    facts = plan.protocol.facts(data, delta)
-    return None if facts is None else replace(facts, clients=clients)
 
 
 # -- rows of a ledger -------------------------------------------------------------------------------------------------
