@@ -31,7 +31,8 @@ from coterie.estimators import federate, run_clustering
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
-from coterie.learn.clusters.lloyd import Points, packed_outer_products
+from coterie.learn.clusters.lloyd import packed_outer_products
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import statistics
 from coterie.learn.params import Params
 from coterie.measure.claims import Outcome, Promise

@@ -44,7 +44,7 @@ from coterie.data.sources.embedded import Digits
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import Protocol
-from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.points import Points
 from coterie.learn.generative.duel import Bout
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model

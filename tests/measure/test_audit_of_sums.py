@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from coterie.learn.clusters.clipping import Clip, RecordClip, Unclipped
-from coterie.learn.clusters.lloyd import Points, cluster_sums, nearest, packed_outer_products
+from coterie.learn.clusters.lloyd import cluster_sums, nearest, packed_outer_products
+from coterie.learn.clusters.points import Points
 from coterie.measure.claims import Outcome, Promise, judge_guarantee
 from coterie.measure.curves import curve_of
 from coterie.measure.epsilon import Scores, epsilon_lower_bound

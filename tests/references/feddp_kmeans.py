@@ -19,7 +19,6 @@ from torch import Tensor
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped, clip_clients
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.learn.clusters.lloyd import (
-    Points,
     cluster_counts,
     cluster_means,
     cluster_sums,
@@ -31,6 +30,7 @@ from coterie.learn.clusters.lloyd import (
     project,
     unpack_symmetric,
 )
+from coterie.learn.clusters.points import Points
 from coterie.privacy.accounting import split_gaussian
 from coterie.rng import Rng
 

@@ -15,7 +15,8 @@ from coterie.attacks.base import Suspicions
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import require
 from coterie.learn.clusters.clipping import RecordClip
-from coterie.learn.clusters.lloyd import Points, nearest
+from coterie.learn.clusters.lloyd import nearest
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import Unit, statistics
 from coterie.rng import Rng
 from coterie.wire.view import ThreatModel, View

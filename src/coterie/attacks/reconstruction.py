@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import NotPermitted, require
 from coterie.learn.clusters.clipping import RecordClip
-from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import ORIGIN, Unit, statistics, unscaled
 from coterie.rng import Rng
 from coterie.wire.view import ThreatModel, View

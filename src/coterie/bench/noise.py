@@ -18,7 +18,8 @@ from coterie.flow.cohort import public_width
 from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.clusters.clipping import RecordClip
 from coterie.learn.clusters.exact_sums import RECORD_UNITS, exact_cluster_sums, exact_outer_products
-from coterie.learn.clusters.lloyd import Points, cluster_sums, nearest, packed_outer_products
+from coterie.learn.clusters.lloyd import cluster_sums, nearest, packed_outer_products
+from coterie.learn.clusters.points import Points
 from coterie.learn.models.bundled import fcnn
 from coterie.learn.models.model import Batch
 from coterie.learn.params import stack

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.attacks.reconstruction import Rebuilt
 from coterie.errors import require
-from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import labels_of
 from coterie.learn.params import Params
 from coterie.measure.findings import Finding

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.learn.clusters import lloyd
 from coterie.learn.clusters.columns import absolute_differences, means_by_label, squared_differences
 
 
@@ -20,7 +19,7 @@ def points(rows: int = 57, columns: int = 3, shift: float = 0.0) -> tuple[Tensor
 @pytest.mark.parametrize("chunk", [1 << 20, 8])
 def test_distances_are_those_of_broadcasting(monkeypatch: pytest.MonkeyPatch, shift: float, chunk: int) -> None:
     """Far from the origin too, and in chunks of a row or two."""
-    monkeypatch.setattr(lloyd, "CHUNK_FLOATS", chunk)
+    monkeypatch.setattr("coterie.learn.clusters.points.CHUNK_FLOATS", chunk)
     x, centres = points(shift=shift)
     gaps = x.double()[:, None] - centres.double()[None]
     squared, absolute = torch.empty(len(x), 4), torch.empty(len(x), 4)

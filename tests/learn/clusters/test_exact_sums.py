@@ -19,7 +19,8 @@ from coterie.learn.clusters.exact_sums import (
     exact_outer_products,
     unpacked_products,
 )
-from coterie.learn.clusters.lloyd import Points, cluster_sums, nearest
+from coterie.learn.clusters.lloyd import cluster_sums, nearest
+from coterie.learn.clusters.points import Points
 from coterie.learn.whole import squared_norms, step_of
 from coterie.rng import Rng
 
@@ -47,8 +48,8 @@ def test_every_order_and_chunking_gives_the_same_bits(features: int, monkeypatch
     for clients in (2, 7, 100):
         assert torch.equal(total(x, labels, centres, clients), expected)
     for floats in (1 << 10, 1 << 13):
-        monkeypatch.setattr(lloyd, "CHUNK_FLOATS", floats)
-        monkeypatch.setattr(exact_sums, "CHUNK_FLOATS", floats)
+        for module in ("points", "lloyd", "exact_sums"):
+            monkeypatch.setattr(f"coterie.learn.clusters.{module}.CHUNK_FLOATS", floats)
         assert torch.equal(total(x, labels, centres), expected)
 
 

@@ -8,7 +8,8 @@ from tests.references import kmeans_loops as slow
 from coterie.errors import InvalidInput
 from coterie.learn.clusters import kmeans
 from coterie.learn.clusters.kmeans import Clustering, farthest_first, local_kmeans, merge_local_centres, weighted_kmeans
-from coterie.learn.clusters.lloyd import Points, nearest
+from coterie.learn.clusters.lloyd import nearest
+from coterie.learn.clusters.points import Points
 from coterie.rng import Rng
 
 CORNERS = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])

@@ -9,10 +9,8 @@ from tests.references import kmeans_loops as slow
 from torch import Tensor
 
 from coterie.errors import InvalidInput
-from coterie.learn.clusters import lloyd
 from coterie.learn.clusters.clipping import Bounded, ClientClip, Clip, RecordClip, Unclipped, clip_clients
 from coterie.learn.clusters.lloyd import (
-    Points,
     cluster_counts,
     cluster_means,
     cluster_sums,
@@ -26,6 +24,7 @@ from coterie.learn.clusters.lloyd import (
     squared_distances,
     unpack_symmetric,
 )
+from coterie.learn.clusters.points import CHUNK_FLOATS, Points
 from coterie.rng import Rng
 
 
@@ -42,9 +41,10 @@ LIKE = (6, 6, 6, 0, 0, 23, 23, 1)
 """Neighbours of one size are computed together; those of 23 points take several of the small chunks."""
 
 
-@pytest.fixture(params=[lloyd.CHUNK_FLOATS, 200, 40], ids=["one chunk", "several chunks", "many chunks"])
+@pytest.fixture(params=[CHUNK_FLOATS, 200, 40], ids=["one chunk", "several chunks", "many chunks"])
 def chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lloyd, "CHUNK_FLOATS", request.param)
+    for module in ("points", "lloyd"):
+        monkeypatch.setattr(f"coterie.learn.clusters.{module}.CHUNK_FLOATS", request.param)
 
 
 @pytest.mark.usefixtures("chunked")

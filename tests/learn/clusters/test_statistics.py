@@ -11,7 +11,8 @@ from tests.references import kmeans_loops
 from torch import Tensor
 
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
-from coterie.learn.clusters.lloyd import Points, leading_subspace, project, unpack_symmetric
+from coterie.learn.clusters.lloyd import leading_subspace, project, unpack_symmetric
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import WATCH, Unit, labels_of, statistics, unscaled
 from coterie.learn.whole import UNITS, squared_norms
 from coterie.rng import Rng

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from coterie.learn.clusters.clipping import Unclipped
-from coterie.learn.clusters.lloyd import Points, chunk_rows, chunks_about, cluster_sums, counts
+from coterie.learn.clusters.lloyd import cluster_sums, counts
+from coterie.learn.clusters.points import Points, chunk_rows, chunks_about
 
 
 def squared_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:

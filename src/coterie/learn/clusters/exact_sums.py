@@ -12,7 +12,7 @@ from scipy.sparse import csc_array
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.learn.clusters.lloyd import CHUNK_FLOATS, Points, alike, chunk_rows, chunks_about
+from coterie.learn.clusters.points import CHUNK_FLOATS, Points, alike, chunk_rows, chunks_about
 from coterie.learn.whole import lengths, radius, require_bound, tight_rows
 
 RECORD_UNITS = 1 << 16

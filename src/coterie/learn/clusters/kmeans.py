@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.learn.clusters.lloyd import Points, nearest
+from coterie.learn.clusters.lloyd import nearest
+from coterie.learn.clusters.points import Points
 from coterie.rng import Rng
 
 BATCH_FLOATS = 1 << 24

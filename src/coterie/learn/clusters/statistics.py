@@ -29,7 +29,6 @@ from coterie.learn.clusters.exact_sums import (
     exact_outer_products,
 )
 from coterie.learn.clusters.lloyd import (
-    Points,
     cluster_sums,
     counts,
     nearest,
@@ -38,6 +37,7 @@ from coterie.learn.clusters.lloyd import (
     row_norms,
     sums_by_client,
 )
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.quantile import NormBins
 from coterie.learn.params import Params
 from coterie.learn.whole import STEP, UNITS, radius, tight_aim, whole_rows

@@ -21,7 +21,7 @@ from coterie.flow.guard import Defence
 from coterie.flow.stack import Stack
 from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.clusters.clipping import RecordClip
-from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import statistics
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch

@@ -17,7 +17,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Protocol, Server
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
-from coterie.learn.clusters.lloyd import Points
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import Unit, statistics
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local

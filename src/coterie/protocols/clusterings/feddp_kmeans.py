@@ -12,14 +12,8 @@ from coterie.errors import require
 from coterie.flow.protocol import Running, Server
 from coterie.learn.clusters.clipping import RecordClip
 from coterie.learn.clusters.kmeans import weighted_kmeans
-from coterie.learn.clusters.lloyd import (
-    Points,
-    leading_subspace,
-    nearest,
-    project,
-    squared_distances,
-    unpack_symmetric,
-)
+from coterie.learn.clusters.lloyd import leading_subspace, nearest, project, squared_distances, unpack_symmetric
+from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.quantile import rms, standing_out
 from coterie.learn.clusters.shrinkage import shrunk
 from coterie.learn.clusters.statistics import BINS, statistics, unscaled

@@ -26,7 +26,8 @@ from coterie.errors import DataMissing
 from coterie.estimators import FedDPKMeans, FederatedLloyd, KFed, federate, run_clustering
 from coterie.flow.guard import Defence
 from coterie.learn.clusters.kmeans import weighted_kmeans
-from coterie.learn.clusters.lloyd import Points, nearest
+from coterie.learn.clusters.lloyd import nearest
+from coterie.learn.clusters.points import Points
 from coterie.measure.clustering import kmeans_cost, purity
 from coterie.measure.epsilon import Scores
 from coterie.measure.membership import Membership, Releases, measure_membership, optimal_scores
