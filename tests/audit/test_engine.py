@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.audit.toy import FAMILY, UNITS, AsConfigured, Noise, Toy, as_configured, found, noise, subject
+from tests.audit.toy import UNITS, Noise, Toy, found, noise, run, subject
 
-from coterie.audit import engine, gate, reference, work
+from coterie.audit import engine, work
 from coterie.audit.case import Subject, label
-from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
-from coterie.audit.frontier import frontier, mark_dominated
-from coterie.audit.reference import AS_CONFIGURED
-from coterie.audit.tried import Tried
+from coterie.audit.frontier import frontier
 from coterie.config import registry
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
 from coterie.flow.protocol import Protocol
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import AuditResult, Check, Defended, Finding, FrontierPoint, LeftOut, Limit
+from coterie.measure.findings import AuditResult, Check, Defended, LeftOut, Limit
 from coterie.measure.intervals import Interval, Sample, proportion
-from coterie.measure.members import rate_name
 from coterie.measure.verdicts import Verdict
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.report.html import render
 from coterie.run.jobs import JobFailed
 
-
-@pytest.fixture(autouse=True)
-def only_the_toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "all_families", lambda named=(): [FAMILY])
-    monkeypatch.setattr(engine, "find", lambda name, named=(): FAMILY)
-    monkeypatch.setattr(work, "find", lambda name, named=(): FAMILY)
-    monkeypatch.setattr(reference, "run", as_configured)
-    monkeypatch.setitem(registry.DEFENCES, "noise", "tests.audit.toy:Noise")
-
-
-def run(folder: Path, **values: object) -> AuditResult:
-    return audit(subject(**values), folder, processes=1)
+pytestmark = pytest.mark.usefixtures("only_the_toy")
 
 
 def test_each_defence_is_scored_with_an_interval_over_all_units(tmp_path: Path) -> None:
@@ -97,84 +81,6 @@ def test_one_seed_in_which_all_is_told_is_a_leak(tmp_path: Path, monkeypatch: py
     assert result.headline == "As configured, without a defence, this federation leaks to 1 kind of attack (toy)."
 
 
-def test_the_gate_judges_the_configured_defence(tmp_path: Path) -> None:
-    limits = {"max_toy_auc": 0.75, "min_accuracy": 0.85, "max_epsilon": 3.0}
-    result = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits)
-    assert {str(check.limit): check.passed for check in result.checks} == {
-        "max_toy_auc = 0.75": True,
-        "min_accuracy = 0.85": True,
-        "max_epsilon = 3": False,
-    }
-    assert not result.passed
-    assert "breaks the limit of at most 3" in result.checks[2].reason
-
-
-@pytest.mark.parametrize(("name", "limit", "end"), [("max_toy_auc", 0.72, "high"), ("min_accuracy", 0.897, "low")])
-def test_the_unsafe_end_of_the_interval_decides(tmp_path: Path, name: str, limit: float, end: str) -> None:
-    """Scores 0.71 and serves 0.9: either estimate keeps to its limit, and its interval does not."""
-    (check,) = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits={name: limit}).checks
-    assert check.limit.excess(check.measured.estimate) < 0 < check.limit.excess(getattr(check.measured, end))
-    assert not check.passed
-    assert check.reason.startswith("undecided: may break the limit")
-    assert "would decide" in check.reason
-
-
-def test_no_claim_is_an_epsilon_of_infinity(tmp_path: Path) -> None:
-    (check,) = run(tmp_path, limits={"max_epsilon": 3.0}).checks
-    assert not check.passed
-    assert check.measured.estimate == math.inf
-    assert "no formal guarantee" in check.reason
-
-
-def test_a_limit_that_nothing_measured_is_broken(tmp_path: Path) -> None:
-    (check,) = run(tmp_path, trainer={"kind": "fedavg"}, limits={"max_toy_auc": 0.9}).checks
-    assert not check.passed
-    assert "nothing measured it" in check.reason
-
-
-def test_a_score_of_which_nobody_knows_how_sure_it_is_breaks_its_limit() -> None:
-    lone = Sample.average([0.1], 0.0, 1.0)
-    finding = replace(found(0.5), interval=Interval.unknown(0.1), runs=(lone,))
-    evidence = replace(FAMILY.measure(subject(), noise(1.0), 0), findings=[finding], utility=lone)
-    tried = Tried(FAMILY, noise(1.0), [evidence])
-    for check in gate.checks(gate.limits_of({"max_toy_auc": 0.9, "min_accuracy": 0.05}), [tried], [tried.defended]):
-        assert not check.passed
-        assert check.reason.startswith("undecided: ")
-
-
-def test_a_claim_that_measurement_violates_meets_no_limit(tmp_path: Path) -> None:
-    (tried,) = [one for one in _tried(tmp_path) if one.choice == noise(4.0)]
-    limit = [Limit("max_epsilon", 3)]
-    (met,) = gate.checks(limit, [tried], [tried.defended])
-    assert met.passed
-    promise = tried.defended.promise
-    assert promise is not None
-    broken = replace(promise, outcome=Outcome.VIOLATED, lower_bound=2.9, evidence=["claimed 2.5, but 2.9"])
-    evidence = [replace(one, promise=broken) for one in tried.evidence]
-    (check,) = gate.checks(limit, [replace(tried, evidence=evidence)], [tried.defended])  # a stress test's run, say
-    assert not check.passed
-    assert "violated by measurement: claimed 2.5, but 2.9" in check.reason
-
-
-def test_rates_that_were_not_scored_break_no_limit_on_areas(tmp_path: Path) -> None:
-    (tried,) = [one for one in _tried(tmp_path) if one.choice == noise(4.0)]
-    rate = Finding.unscored("guess", rate_name(0.001), 0.001, "")
-    more = replace(tried, evidence=[replace(one, findings=[*one.findings, rate]) for one in tried.evidence])
-    (check,) = gate.checks([Limit("max_toy_auc", 0.7)], [more], [more.defended])
-    assert check.passed
-
-
-def _tried(folder: Path) -> list[Tried]:
-    asked = subject()
-    plan = work.Plan.of(asked, [(FAMILY, noise(4.0))], [work.NONE])
-    return list(work.run(plan, asked, folder, processes=1).tried)
-
-
-def test_an_unknown_limit_suggests_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"limit 'max_toy_acu' is unknown; did you mean 'max_toy_auc'"):
-        run(tmp_path, limits={"max_toy_acu": 0.6})
-
-
 def test_a_family_that_does_not_fit_is_left_out_with_a_reason(tmp_path: Path) -> None:
     result = run(tmp_path, trainer={"kind": "fedavg"})
     assert result.left_out == [LeftOut("toy", "needs ifca")]
@@ -196,45 +102,6 @@ def test_the_curve_over_seeds_has_the_score_as_its_area(tmp_path: Path) -> None:
     assert first.roc.area == pytest.approx(first.score, abs=1e-12)
 
 
-def test_the_frontier_recommends_the_weakest_that_meets_the_limits(tmp_path: Path) -> None:
-    (swept,) = frontier(subject(limits={"max_toy_auc": 0.75, "min_accuracy": 0.8}), [FAMILY], tmp_path)
-    chosen = [(point.defence, point.setting, point.note) for point in swept.points if point.recommended]
-    assert chosen == [("noise", "noise (strength 1)", "strength 1")]
-    assert swept.recommendation == "Toy: noise (strength 1) is the weakest setting that meets the limits."
-    assert swept.title == "toy: leakage (AUC) against accuracy"
-    (none,) = frontier(subject(limits={"max_toy_auc": 0.55, "min_accuracy": 0.9}), [FAMILY], tmp_path)
-    assert not any(point.recommended for point in none.points)
-    assert "Toy: no setting meets the limits" in none.recommendation
-
-
-def test_the_frontier_recommends_nothing_that_the_gate_would_stop(tmp_path: Path) -> None:
-    """Strength 1 leaks little enough, and its epsilon of 10 is forbidden."""
-    limits = {"max_toy_auc": 0.75, "max_epsilon": 3.0}
-    (swept,) = frontier(subject(limits=limits), [FAMILY], tmp_path)
-    (chosen,) = [point for point in swept.points if point.recommended]
-    assert chosen.setting == "noise (strength 4)"
-    assert [point.passes for point in swept.points] == [False, False, False, True]
-    assert run(tmp_path, defence={"kind": "noise", "strength": 4.0}, limits=limits).passed
-    assert not run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits).passed
-    (other,) = frontier(subject(limits={**limits, "max_property_auc": 0.6}), [FAMILY], tmp_path)
-    assert "meets the limits (not measured here: max_property_auc; an audit with it decides)." in other.recommendation
-    (silent,) = frontier(subject(), [FAMILY], tmp_path)
-    assert {point.passes for point in silent.points} == {None}
-
-
-def test_a_dominated_setting_is_worse_in_one_and_better_in_none() -> None:
-    def at(leak: float, use: float) -> FrontierPoint:
-        return FrontierPoint("d", 1.0, Interval.unknown(leak), Interval.unknown(use), 0.0)
-
-    marked = mark_dominated([at(0.9, 0.95), at(0.6, 0.9), at(0.6, 0.8), at(0.7, 0.85), at(0.5, 0.5)])
-    assert [point.dominated for point in marked] == [False, False, True, True, False]
-
-
-def test_known_limits_follow_from_the_families() -> None:
-    known = ["max_toy_auc", "stress.max_toy_auc", "max_epsilon", "min_accuracy", "max_cost"]
-    assert gate.known_limits([FAMILY]) == known
-
-
 def test_options_make_the_label() -> None:
     assert label(noise(1.0)) == "noise (strength 1)"
 
@@ -248,49 +115,6 @@ def test_accuracy_and_leakage_are_drawn_over_rounds(tmp_path: Path) -> None:
     assert leakage.title == "Leakage to a curious server: guess"
     assert leakage.reference == ("chance", 0.5)
     assert leakage.series[1].y == pytest.approx([0.5, 0.71])
-
-
-def test_an_epsilon_that_follows_from_nothing_meets_no_limit() -> None:
-    stated = Guarantee.none("nothing is clipped", Level.RECORD, Trust.LOCAL_NOISE, stated=1.0)
-    proven = Guarantee(1.0, 1e-5, Level.RECORD, Trust.LOCAL_NOISE)
-
-    def check(guarantee: Guarantee) -> Check:
-        promise = Promise(guarantee, None, Outcome.NOT_REFUTED, ["none"])
-        evidence = replace(FAMILY.measure(subject(), noise(1.0), 0), promise=promise)
-        tried = Tried(FAMILY, noise(1.0), [evidence])
-        return gate.checks([Limit("max_epsilon", 3.0)], [tried], [tried.defended])[0]
-
-    assert not check(stated).passed
-    assert "no formal guarantee" in check(stated).reason
-    assert check(proven).passed
-
-
-def test_accuracy_and_epsilon_of_another_federation_meet_no_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a family trains for its attack is not what is launched: the reference run decides."""
-    poor = Sample.average([0.3, 0.31], 0.0, 1.0)
-
-    honest = AsConfigured.evidence
-
-    def unproven(run: AsConfigured) -> Evidence:
-        return replace(honest(run), promise=None, utility=poor)
-
-    monkeypatch.setattr(AsConfigured, "evidence", unproven)
-    limits = {"max_epsilon": 20.0, "min_accuracy": 0.5}
-    result = run(tmp_path, defence={"kind": "noise", "strength": 1.0}, limits=limits)
-    epsilon, accuracy = result.checks
-    assert (epsilon.measured.estimate, epsilon.passed) == (math.inf, False)
-    assert accuracy.measured.estimate == pytest.approx(0.305)
-    assert not accuracy.passed
-    assert [row.defence for row in result.as_configured] == ["none", "noise (strength 1)"]
-    assert {row.family for row in result.as_configured} == {AS_CONFIGURED}
-
-
-def test_what_the_ledger_says_was_spent_counts_where_less_was_promised() -> None:
-    tried = Tried(FAMILY, noise(1.0), [replace(FAMILY.measure(subject(), noise(1.0), 0), spent=12.0)])
-    (check,) = gate.checks([Limit("max_epsilon", 11.0)], [tried], [tried.defended])
-    assert (check.measured.estimate, check.passed) == (12.0, False)
 
 
 class Choosy(Noise):
@@ -399,7 +223,7 @@ class Picky(Toy):
 
 
 @pytest.fixture
-def picky(monkeypatch: pytest.MonkeyPatch) -> None:
+def picky(only_the_toy: None, monkeypatch: pytest.MonkeyPatch) -> None:
     only(Picky(), monkeypatch)
 
 

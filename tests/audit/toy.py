@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from coterie.audit.case import Subject, parse
+from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.config.schema import Choice
 from coterie.flow.guard import Defence
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import Finding
+from coterie.measure.findings import AuditResult, Finding
 from coterie.measure.intervals import Sample
 from coterie.measure.roc import Curve
 from coterie.privacy.guarantee import Guarantee, Level, Trust
@@ -98,3 +100,7 @@ def subject(**values: Any) -> Subject:
 
 
 FAMILY = Toy()
+
+
+def run(folder: Path, **values: object) -> AuditResult:
+    return audit(subject(**values), folder, processes=1)

@@ -12,11 +12,9 @@ from coterie.errors import DataMissing
 from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows
 from coterie.recipes import all_recipes
 from coterie.recipes.base import Recipe, find
-from coterie.recipes.federated_kmeans import PAPER, RECIPES
-from coterie.recipes.federated_kmeans import runs as kmeans_runs
+from coterie.recipes.federated_kmeans import PAPER, RECIPES, costs, memberships, reconstructions
 from coterie.recipes.federated_kmeans.claims import crossing_claims, membership_claims, reference_claims
-from coterie.recipes.federated_kmeans.published import Printed
-from coterie.recipes.federated_kmeans.runs import (
+from coterie.recipes.federated_kmeans.costs import (
     BASELINE,
     BEST_OF_TEN,
     DEFAULT,
@@ -27,6 +25,7 @@ from coterie.recipes.federated_kmeans.runs import (
     SKEWED,
     TUNED,
 )
+from coterie.recipes.federated_kmeans.published import Printed
 from coterie.recipes.federated_kmeans.tables import CLAIMED, HALF, ONE, Figure, Histogram, Point, Release
 from coterie.recipes.settings import Scale, Settings
 
@@ -89,9 +88,9 @@ def test_a_small_histogram_from_jobs_to_claims(tmp_path: Path) -> None:
 
 
 def test_client_reconstruction_and_membership_jobs_run() -> None:
-    found = kmeans_runs.reconstructions("gaussians", 12, 20, "client", "trusted aggregator", 1.0, 2, 0, None)
+    found = reconstructions.reconstructions("gaussians", 12, 20, "client", "trusted aggregator", 1.0, 2, 0, None)
     assert min(found["cosines"]) > 0.999
-    tests = kmeans_runs.member_tests(4.0, 6, 4, 0)
+    tests = memberships.member_tests(4.0, 6, 4, 0)
     assert tests["claim"] == pytest.approx(4.0, rel=5e-3)
     assert {"cost", "shadow", "sums"} < tests.keys()
     assert tests["sums"]["epsilon"] <= 4.0
@@ -114,7 +113,7 @@ def test_membership_scores_become_rows_with_named_values() -> None:
 
 def test_census_jobs_say_what_they_need() -> None:
     with pytest.raises(DataMissing, match="--data"):
-        kmeans_runs.clustering("census", 51, 0, PRIVATE, "record", 1.0, 0, None)
+        costs.clustering("census", 51, 0, PRIVATE, "record", 1.0, 0, None)
 
 
 # -- claims can fail ---------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """FedDP-KMeans against k-FED (Scott et al.): Figures 1 to 7 and Section 5.3, ours beside the published values.
 
 What privacy costs in federated k-means, and what attacks on it find. Accuracy is the share of points in the majority of
-their cluster, as the public code counts it. ``published`` has the paper's values, ``runs`` what the jobs do, ``tables``
-which runs stand in each figure, and ``claims`` what is said of them.
+their cluster, as the public code counts it. ``published`` has the paper's values; ``costs``, ``reconstructions`` and
+``memberships`` what the jobs do, on the data of ``problems``; ``tables`` which runs stand in each figure; ``claims``
+what is said of them.
 """
 
 from collections.abc import Callable, Sequence

@@ -10,9 +10,9 @@ from functools import partial
 from coterie.data.sources.acs_income import AcsIncome
 from coterie.measure.reproduced import Estimate, Key, Row, Value
 from coterie.recipes.base import files_of, of_seeds
-from coterie.recipes.federated_kmeans import published, runs
+from coterie.recipes.federated_kmeans import costs, memberships, published, reconstructions
+from coterie.recipes.federated_kmeans.costs import AS_PUBLISHED, BASELINE, KFED, PRIVATE, PUBLIC, TUNED
 from coterie.recipes.federated_kmeans.published import NOTHING, Printed
-from coterie.recipes.federated_kmeans.runs import AS_PUBLISHED, BASELINE, KFED, PRIVATE, PUBLIC, TUNED
 from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Job, Result
 
@@ -83,7 +83,7 @@ class Figure:
                     "seed": seed,
                     "data": folder,
                 }
-                found.append(Job(self._key(point, seed), runs.clustering, arguments, files))
+                found.append(Job(self._key(point, seed), costs.clustering, arguments, files))
         return found
 
     def _key(self, point: Point, seed: int) -> str:
@@ -172,11 +172,11 @@ BEST = Figure(
 # -- what epsilon 1 costs beside scikit-learn's k-means ---------------------------------------------------------------
 
 MOST: Mapping[Value, float] = {
-    runs.MIXTURES: 0.1,
-    runs.SKEWED: 0.15,
-    runs.STANDARD: 0.15,
-    runs.AS_IT_IS: 0.15,
-    runs.ONE_HOT: 0.15,
+    costs.MIXTURES: 0.1,
+    costs.SKEWED: 0.15,
+    costs.STANDARD: 0.15,
+    costs.AS_IT_IS: 0.15,
+    costs.ONE_HOT: 0.15,
 }
 """By how many percent it may be above."""
 
@@ -184,10 +184,10 @@ MOST: Mapping[Value, float] = {
 def excess_jobs(settings: Settings) -> Sequence[Job]:
     found = []
     for name in MOST:
-        folder, files = folder_and_files("census" if name in runs.CENSUS else "", settings)
-        if settings.wants(str(name)) and (folder is not None or name not in runs.CENSUS):
+        folder, files = folder_and_files("census" if name in costs.CENSUS else "", settings)
+        if settings.wants(str(name)) and (folder is not None or name not in costs.CENSUS):
             found += [
-                Job(_excess_key(name, seed), runs.excess, {"name": name, "seed": seed, "data": folder}, files)
+                Job(_excess_key(name, seed), costs.excess, {"name": name, "seed": seed, "data": folder}, files)
                 for seed in settings.seeds
             ]
     return found
@@ -201,7 +201,7 @@ def excess_rows(settings: Settings, results: Mapping[str, Result]) -> Sequence[R
     rows = []
     for name in MOST:
         found = of_seeds(results, settings.seeds, partial(_excess_key, name))
-        for reference in runs.REFERENCES if found else ():
+        for reference in costs.REFERENCES if found else ():
             above = {seed: 100 * (result["cost"] / result[reference] - 1) for seed, result in found.items()}
             key = Key.of(data=str(name), reference=reference)
             rows.append(Row(key, f"{name}: above {reference}, %", None, Estimate.over(above)))
@@ -236,8 +236,10 @@ class Histogram:
             "data": folder,
         }
         return [
-            Job(self._key(trust, seed), runs.reconstructions, {**shared, "trust": trust, "seed": seed}, files)
-            for trust in runs.TRUSTS
+            Job(
+                self._key(trust, seed), reconstructions.reconstructions, {**shared, "trust": trust, "seed": seed}, files
+            )
+            for trust in reconstructions.TRUSTS
             if settings.wants(trust)
             for seed in settings.seeds
         ]
@@ -247,10 +249,10 @@ class Histogram:
 
     def rows(self, settings: Settings, results: Mapping[str, Result]) -> Sequence[Row]:
         table = []
-        for trust in runs.TRUSTS:
+        for trust in reconstructions.TRUSTS:
             found = of_seeds(results, settings.seeds, partial(self._key, trust))
             cosines = {
-                runs.seed_of_trial(seed, trial): float(cosine)
+                reconstructions.seed_of_trial(seed, trial): float(cosine)
                 for seed, result in found.items()
                 for trial, cosine in enumerate(result["cosines"])
             }
@@ -319,11 +321,13 @@ def membership_jobs(settings: Settings) -> Sequence[Job]:
         for whole, epsilon in ((BARE, None), (PRIVATE_RUNS, 1.0)):
             count = counts if epsilon else counts // 5  # without noise, a few show all there is
             arguments = {"epsilon": epsilon, "runs": count, "shadows": 200 if many else 100, "seed": seed}
-            jobs.append(Job(_job_key(whole, seed), runs.member_tests, arguments))
+            jobs.append(Job(_job_key(whole, seed), memberships.member_tests, arguments))
         for single in (ONE, HALF):
             audited = {"epsilon": 1.0, "part_of_the_noise": single.noise, "trials": trials, "seed": seed}
-            jobs.append(Job(_job_key(single, seed), runs.one_release, audited))
-        jobs.append(Job(_job_key(OUTER, seed), runs.published_outer_products, {"trials": trials // 4, "seed": seed}))
+            jobs.append(Job(_job_key(single, seed), memberships.one_release, audited))
+        jobs.append(
+            Job(_job_key(OUTER, seed), memberships.published_outer_products, {"trials": trials // 4, "seed": seed})
+        )
     return jobs
 
 
