@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -68,7 +68,7 @@ def audit(
     attacks: Sequence[str | Family | type[Family]] = (),
     property: tuple[str, int] | None = None,
     limits: Mapping[str, float] | None = None,
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Mapping[str, object]] | None = None,
     seeds: int = 3,
     seed: int = 0,
     name: str = "federation",
@@ -86,7 +86,7 @@ def audit(
     """
     own = {one: plugins.hand_over(one) for one in attacks if not isinstance(one, str)}
     names = [one if isinstance(one, str) else plugins.load(own[one])[0].name for one in attacks]
-    options: dict[str, Any] = {"seeds": seeds, "families": names, "attacks": [*own.values()], **(settings or {})}
+    options: dict[str, object] = {"seeds": seeds, "families": names, "attacks": [*own.values()], **(settings or {})}
     if property is not None:
         options["property"] = {"tag": property[0], "value": property[1]}
     subject = Handed.of(

@@ -20,8 +20,11 @@ from coterie.errors import CannotWrite, InvalidInput
 MESSAGE, DENSE = 10, 1000  # how many times its size an archive may unfold to: numbers that travelled; zeros and ones
 ALWAYS = 64 << 20  # bytes, and up to these in any case
 
+Array = NDArray[Any]
+"""Of numbers of any type: a file, or a user, may have brought them."""
 
-def read_npz(path: Path, expansion: int = MESSAGE) -> dict[str, NDArray[Any]]:
+
+def read_npz(path: Path, expansion: int = MESSAGE) -> dict[str, Array]:
     """All arrays of an ``.npz``. Raises ``InvalidInput`` for anything that is none, or that is too large unfolded."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -38,7 +41,7 @@ def read_npz(path: Path, expansion: int = MESSAGE) -> dict[str, NDArray[Any]]:
         raise InvalidInput(f"{path} cannot be read as an .npz ({error}); write it again with numpy.savez") from error
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     with archive.open(member) as file:
         version = npy.read_magic(file)
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0

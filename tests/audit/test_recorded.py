@@ -77,7 +77,7 @@ def write_down(folder: Path, defence: dict[str, Any]) -> Path:
     tables["data"] = {"kind": "arrays", "path": "held/held.npz"}  # as seen from the recording's folder
     tables["recorded"] = {"truth": TRUTH, "serves": {str(key): value for key, value in served.items()}}
     (folder / DESCRIPTION).write_text(document(tables))
-    (folder / TRUTH).write_text(json.dumps(truth_of(federation, witness)))
+    (folder / TRUTH).write_text(truth_of(federation, witness).model_dump_json())
     (folder / "held").mkdir()
     write_arrays(folder / "held/held.npz", held)
     return folder
@@ -216,7 +216,7 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
         "recorded": {"truth": TRUTH, "warmup": 4},
     }
     (recording / DESCRIPTION).write_text(document(description))
-    (recording / TRUTH).write_text(json.dumps(truth))
+    (recording / TRUTH).write_text(truth.model_dump_json())
     result = audited(tmp_path, recording)
     expected = Recording(open_recording(recording, None)).truth.used_property()
     assert expected is not None
@@ -238,7 +238,7 @@ def test_the_truth_of_a_property_is_who_used_it_in_which_cluster() -> None:
     federation = split.split(examples, Rng.seeded(0))
     witness = Witness()
     train(FedAvg(8, Local(steps=1, batch_size=4)), federation, fcnn(inputs=3, hidden=2, classes=2), witness=witness)
-    used = {round: flag for round, slot, flag in truth_of(federation, witness)["property"]}
+    used = {round: flag for round, slot, flag in truth_of(federation, witness).property}
     assert used == {round: round in (3, 6) for round in range(8)}
 
 

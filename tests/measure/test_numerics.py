@@ -15,10 +15,11 @@ from tests.references import broken_mechanisms as broken
 from tests.references import exact_noise
 
 from coterie.errors import InvalidInput
+from coterie.files import Array
 from coterie.measure.claims import Outcome, judge_guarantee
 from coterie.measure.numerics.audit import audit_numerics
 from coterie.measure.numerics.floats import audit_floats, reachable
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.measure.numerics.mechanism import Mechanism
 from coterie.measure.numerics.seeds import audit_seed, find_seed, live_bits
 from coterie.measure.numerics.sensitivity import Cascade, audit_sensitivity, change
 from coterie.privacy.accounting import Guarantee, Level, Trust

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from scipy.sparse import csc_array
 
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.files import Array
+from coterie.measure.numerics.mechanism import Mechanism
 
 
 def exact(records: Array) -> Array:

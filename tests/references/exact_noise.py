@@ -11,7 +11,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.files import Array
+from coterie.measure.numerics.mechanism import Mechanism
 
 STEPS = 1 << 12  # to the unit
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -154,7 +153,7 @@ class CganReconstruction:
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Pictures:
         """The same from what was seen alone, afterwards: a recording will do."""
         view.last()
-        memory: dict[str, Any] = {}
+        memory: Memory = {}
         tapped: dict[str, Tensor] | None = None
         for round in view.rounds():
             sent = view.sent(round) if view.has_sent(round) else None

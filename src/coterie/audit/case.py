@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor
@@ -241,7 +241,7 @@ def _stamps(path: Path) -> list[tuple[str, int, int]]:
     return [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files if one.is_file()]
 
 
-def parse(values: dict[str, Any], where: str) -> Subject:
+def parse(values: Mapping[str, object], where: str) -> Subject:
     return validate(Subject, values, where)
 
 

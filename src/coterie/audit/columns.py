@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    Column = pd.Series[Any]
+    from coterie.data.sources.own import Column
 
 from coterie.data.sources.own import MOST_VALUES
 

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 from uuid import uuid4
 
 import torch
@@ -61,7 +60,8 @@ class Handed(Subject):
         federation: Federation,
         model: Model | None,
         defences: Sequence[Defence],
-        **said: Any,
+        audit: Mapping[str, object] | None = None,
+        **said: object,
     ) -> Handed:
         """The first defence is the one that is launched with, the others are compared."""
         words = [words_for(one, registry.DEFENCES) for one in defences]
@@ -69,7 +69,7 @@ class Handed(Subject):
         parts = Parts(protocol, federation, model, {_key(word): one for word, one in zip(words, defences, strict=True)})
         name = parts.name
         _parts[name] = parts
-        options = {"compare": words[1:], **said.pop("audit", {})}
+        options = {"compare": words[1:], **(audit or {})}
         values = {
             "data": Choice(kind=federation.examples.name or "data"),
             "partition": Choice(kind=f"{federation.clients} clients, as handed over"),
@@ -125,7 +125,7 @@ class Handed(Subject):
         return replace(federation, train=Shards.of(train), test=Shards.of(test))
 
 
-def subject_from(values: Mapping[str, Any]) -> Subject:
+def subject_from(values: Mapping[str, object]) -> Subject:
     """From the plain values that a job was given."""
     return (Handed if "handed" in values else Subject).model_validate(values)
 
@@ -140,11 +140,11 @@ def words_for(thing: object, names: Mapping[str, str]) -> Choice:
     return Choice.model_validate({"kind": known, **_changed(thing)})
 
 
-def _changed(thing: object) -> dict[str, Any]:
+def _changed(thing: object) -> dict[str, object]:
     """The fields of a dataclass that differ from what they are by default, and can be said in words."""
     if not dataclasses.is_dataclass(thing):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for field in dataclasses.fields(thing):
         value = getattr(thing, field.name)
         if not field.init or field.name.startswith("_") or _is_default(field, value):
@@ -155,7 +155,7 @@ def _changed(thing: object) -> dict[str, Any]:
     return found
 
 
-def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+def _is_default(field: dataclasses.Field[object], value: object) -> bool:
     default = field.default
     if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
         default = field.default_factory()

@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,6 +20,7 @@ import coterie.config.builders  # noqa: F401  (recorded ciphertexts can be read 
 from coterie.audit import toml
 from coterie.audit.case import RecordedOptions, Subject, read
 from coterie.config.built import Case
+from coterie.config.registry import Words
 from coterie.data.federation import Examples, Federation, Shards, VerticalFederation
 from coterie.errors import DataMissing, InvalidInput, require
 from coterie.flow.guard import Defence
@@ -28,7 +28,7 @@ from coterie.learn.models.model import Model
 from coterie.measure.judge import Labels, YesNo
 from coterie.measure.preferences import Preferences
 from coterie.measure.witness import Witness
-from coterie.protocols.base import Trainer
+from coterie.protocols.base import AnyTrainer, Trainer
 from coterie.wire import recording
 from coterie.wire.messages import Down, Message, Up
 from coterie.wire.tape import Tape
@@ -157,7 +157,7 @@ class Recording:
         return (recording.load(path) for path in sorted(self.folder.glob("*.npz")))
 
     @property
-    def trainer(self) -> Trainer[Any]:
+    def trainer(self) -> AnyTrainer:
         """How the clients train, which the attacks imitate."""
         trainer = self.subject.protocol(self.subject.trainers[0])
         require(isinstance(trainer, Trainer), "trainer", self.subject.trainers[0].kind, "does not train models")
@@ -211,18 +211,18 @@ def open_recording(folder: Path, description: Path | None) -> Subject:
 
 def describe(
     folder: Path,
-    config: Mapping[str, Any],
+    config: Words,
     case: Case,
     choices: Tensor,
     witness: Witness,
-    asked: Mapping[str, Any] | None = None,
+    asked: Mapping[str, object] | None = None,
 ) -> None:
     """Write what the attacks need beside the messages of a federation that was trained here.
 
     ``choices`` (clients,) are the clusters that the clients use in the end, ``asked`` the property that the
     configuration's audit looks for.
     """
-    options: dict[str, Any] = {"truth": TRUTH}
+    options: dict[str, object] = {"truth": TRUTH}
     federation = case.federation
     if case.protocol.trains and int(federation.groups.max()) >= 0:
         options["serves"] = {str(k): group for k, group in clusters_stand_for(choices, federation.groups).items()}
@@ -241,7 +241,7 @@ def describe(
         options["warmup"] = config["partition"].get("warmup", 0)
     text = f"{HEADER}{toml.document(tables | {'recorded': options})}"
     (folder / DESCRIPTION).write_text(text)
-    (folder / TRUTH).write_text(json.dumps(truth_of(federation, witness)))
+    (folder / TRUTH).write_text(truth_of(federation, witness).model_dump_json())
 
 
 def clusters_stand_for(choice: Tensor, groups: Tensor) -> Mapping[int, int]:
@@ -259,14 +259,14 @@ HEADER = """\
 """
 
 
-def truth_of(federation: Federation, witness: Witness) -> dict[str, Any]:
+def truth_of(federation: Federation, witness: Witness) -> Truth:
     """What the simulator knows: groups, preferred classes, and who used the property when."""
     if isinstance(federation, VerticalFederation):  # parties with columns have none of these
-        return {}
+        return Truth()
     groups = {client: group for client, group in enumerate(federation.groups.tolist()) if group >= 0}
     known = Preferences.of(federation).labels if federation.examples.classified else {}
     preferred = {client: sorted(classes) for client, classes in known.items()} if groups else {}
     answers = witness.property_truth(federation).answers if federation.schedules else {}
-    used = [(*key, answer) for key, answer in answers.items() if isinstance(key, tuple)]
+    used = [(key[0], key[1], answer) for key, answer in answers.items() if isinstance(key, tuple)]
     held = {client: federation.train[client].tolist() for client in range(federation.clients)}
-    return {"groups": groups, "preferred": preferred, "property": used, "held": held}
+    return Truth(groups=groups, preferred=preferred, property=used, held=held)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.property import PassiveProperty, property_threat
@@ -18,7 +17,7 @@ from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure.findings import Chart, Finding, Series, Suspected
 from coterie.measure.judge import judge
-from coterie.protocols.base import Trainer
+from coterie.protocols.base import AnyTrainer
 from coterie.rng import Rng
 
 ATTACK, ADVERSARY, FAMILY = "passive inference", "curious client", "property inference"
@@ -32,7 +31,7 @@ def lacking(recording: Recording) -> str:
 
 
 def replay(
-    attack_on: Callable[[Model, Trainer[Any], Defence, int], PassiveProperty],
+    attack_on: Callable[[Model, AnyTrainer, Defence, int], PassiveProperty],
     ways: Mapping[str, Features],
     recording: Recording,
     seed: int,

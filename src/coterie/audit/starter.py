@@ -9,13 +9,14 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.audit import toml
 from coterie.audit.columns import BOOKKEEPING, LABEL, SENSITIVE, names_clients, numbers_rows, useless
+from coterie.config.registry import Words
 from coterie.data.federation import Examples
 from coterie.data.sources.base import describe
 from coterie.data.sources.delimited import dialect_of
@@ -24,6 +25,8 @@ from coterie.errors import DataMissing, InvalidInput, nearest, require
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from coterie.data.sources.own import Column
 
 
 MOST_SETS, ROWS_A_CLIENT = 5, 40
@@ -41,7 +44,7 @@ class Property:
     tag: str
     value: int | str
     says: str  # in words
-    option: dict[str, Any]  # what the data must be told for it
+    option: Words  # what the data must be told for it
     has: NDArray[np.bool_]
     why: str = ""
 
@@ -101,7 +104,7 @@ def _of_table(path: Path, wishes: Wishes) -> Fitted:
     examples = table.load()
     others = kept.dropna().drop(columns=[label, *table.tags])
     found = _asked(path, wishes.sensitive, others) if wishes.sensitive else _best(_of_columns(others), examples)
-    data: dict[str, Any] = {"kind": "table", "path": str(path), "label": label}
+    data: Words = {"kind": "table", "path": str(path), "label": label}
     data |= {"drop": list(table.drop)} if table.drop else {}
     data |= {"tags": [clients]} if clients else {}
     data |= {"drop_gaps": True} if gaps else {}
@@ -205,7 +208,7 @@ def _number(text: str, asked: str) -> float:
 
 def _fitted(
     path: Path,
-    data: dict[str, Any],
+    data: Words,
     examples: Examples,
     found: Property | None,
     spread: Spread | None,
@@ -302,7 +305,7 @@ def _of_columns(frame: pd.DataFrame) -> Iterator[Property]:
                 yield found
 
 
-def _above(column: pd.Series[Any], cut: float) -> Property:
+def _above(column: Column, cut: float) -> Property:
     from pandas.api import types
 
     name = str(column.name)

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from coterie.audit import reference
 from coterie.audit.case import Subject, label
@@ -19,6 +18,7 @@ from coterie.audit.plugins import code_of, find
 from coterie.audit.recorded import Recording
 from coterie.audit.reference import AS_CONFIGURED
 from coterie.audit.tried import Tried, defended
+from coterie.config.registry import Words
 from coterie.config.schema import Choice
 from coterie.errors import Diverged, InvalidInput
 from coterie.measure.cost import forget_peak
@@ -177,9 +177,7 @@ def configured(family: Family, subject: Subject) -> Choice:
     return NONE if not subject.recorded and family.misfit(subject, subject.defence) else subject.defence
 
 
-def run_one(
-    family: str, subject: dict[str, Any], defence: dict[str, Any], seed: int, needed: bool, own: dict[str, str]
-) -> Result:
+def run_one(family: str, subject: Words, defence: Words, seed: int, needed: bool, own: dict[str, str]) -> Result:
     """One family, from plain values, in a process of its own; ``own``: where it is found if it is not ours."""
     forget_peak()
     asked, choice, chosen = subject_from(subject), Choice.model_validate(defence), find(family, list(own))
@@ -191,8 +189,8 @@ def run_one(
 
 
 def run_reference(
-    subject: dict[str, Any],
-    defence: dict[str, Any],
+    subject: Words,
+    defence: Words,
     seed: int,
     needed: bool,
     families: dict[str, bool],

@@ -6,7 +6,6 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import resources
-from typing import Any
 
 import torch
 
@@ -24,11 +23,10 @@ from coterie.flow.turn import Roots
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
-from coterie.protocols.base import Trainer
+from coterie.protocols.base import AnyTrainer, Trainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
 
-AnyTrainer = Trainer[Any]
 SHADOWS = 64
 LEAST_RATIO, MOST_SECONDS = 5.0, 120.0
 

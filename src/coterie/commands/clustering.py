@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coterie.errors import DataMissing, InvalidInput, require
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def cluster(
@@ -13,7 +17,7 @@ def cluster(
     clusters: int,
     ids: str | None,
     defence: str,
-    options: dict[str, Any],
+    options: Mapping[str, object],
     out: Path,
     seed: int | None,
     private_ids: bool = False,
@@ -43,7 +47,7 @@ def cluster(
     print(f"labels: {out}")
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:

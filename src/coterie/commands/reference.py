@@ -6,8 +6,7 @@ import dataclasses
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -16,6 +15,7 @@ from coterie.audit.case import AuditOptions, RecordedOptions, Subject
 from coterie.audit.family import built_in
 from coterie.audit.gate import known_limits
 from coterie.config import registry
+from coterie.config.registry import Target
 from coterie.data.catalogue import SOURCES
 from coterie.learn.sgd import Local
 
@@ -26,7 +26,6 @@ Made from the classes by `python -m coterie.commands.reference > docs/reference.
 are for is in [configuration](configuration.md) and [audit](audit.md). An option without a default must be given.
 """
 NOT_FROM_FILES = ("self", "args", "kwargs", "known", "of")  # what a builder is handed by us
-Target = Callable[..., Any]
 
 
 def page() -> str:
@@ -111,12 +110,12 @@ def _table(rows: list[tuple[str, str, str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _type(annotation: Any) -> str:
+def _type(annotation: object) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     return "" if annotation is inspect.Parameter.empty else re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", text)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     """As a file would say it; objects by their fields that differ from nothing."""
     if value is None or isinstance(value, str | int | float | bool):
         return repr(value)

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from coterie.config.schema import Choice
     from coterie.flow.guard import Defence
 
-Given = Mapping[str, Callable[[], Any]] | None
+Words = dict[str, Any]
+"""A table of a file as TOML has it: what its values are, whoever builds something of them checks."""
+
+Target = Callable[..., Any]
+"""A class or function behind a name."""
+
+Given = Mapping[str, Callable[[], object]] | None
 
 TRAINERS = {
     "fedavg": "coterie.protocols.fedavg:FedAvg",
@@ -76,7 +82,7 @@ DEFENCES = {
 }
 
 
-def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any]:
+def look_up(name: str, names: Mapping[str, str], what: str) -> Target:
     """The class or function behind a name that we gave."""
     if name not in names:
         raise InvalidInput(f"{what} {name!r} {nearest(name, names)}")
@@ -84,7 +90,7 @@ def look_up(name: str, names: Mapping[str, str], what: str) -> Callable[..., Any
     return getattr(import_module(module), attribute)  # type: ignore[no-any-return]
 
 
-def model_target(kind: str) -> Callable[..., Any]:
+def model_target(kind: str) -> Target:
     """A bundled model, or with ``module:Class`` a user's own: a file makes us call nothing but an architecture."""
     from torch import nn
 
@@ -102,7 +108,7 @@ def model_target(kind: str) -> Callable[..., Any]:
     return found
 
 
-def build(target: Callable[..., Any], options: Mapping[str, Any], what: str, given: Given = None) -> Any:
+def build(target: Target, options: Mapping[str, object], what: str, given: Given = None) -> Any:
     """Call the target with options from a file: names are checked against its own, values against its types.
 
     ``given`` are objects that no file can name, for whoever has a parameter of that name. They are made when somebody
@@ -128,7 +134,7 @@ def build(target: Callable[..., Any], options: Mapping[str, Any], what: str, giv
         raise InvalidInput(f"{what} option {place}={problem.get('input')!r} is wrong: {problem['msg']}") from error
 
 
-def _members(members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _members(members: list[Words]) -> list[Words]:
     for member in members:
         if "kind" not in member:
             raise InvalidInput(f"member {member!r} of defence 'stack' must have a kind, as [defence] has")

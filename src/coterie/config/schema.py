@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.config import registry
+from coterie.config.registry import Words
 from coterie.errors import DataMissing, InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
 from coterie.measure.stopping import Patience
@@ -36,7 +38,7 @@ class Choice(BaseModel):
     kind: str
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> Words:
         return dict(self.model_extra or {})
 
 
@@ -203,7 +205,7 @@ def build_model(choice: Choice, examples: Examples) -> Model:
     target = registry.model_target(choice.kind)
     if inspect.isclass(target) and issubclass(target, nn.Module):
         return as_model(lambda: target(**choice.options))
-    follows: dict[str, Any] = {"classes": examples.classes, "inputs": examples.x[0].numel()}
+    follows: dict[str, object] = {"classes": examples.classes, "inputs": examples.x[0].numel()}
     if examples.x.dim() == 4:
         follows["shape"] = tuple(examples.x.shape[1:])
     if not examples.x.is_floating_point():
@@ -219,7 +221,7 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 Table = TypeVar("Table", bound=BaseModel)
 
 
-def validate(cls: type[Table], values: dict[str, Any], where: str) -> Table:
+def validate(cls: type[Table], values: Mapping[str, object], where: str) -> Table:
     """The table that these values are; the first that is wrong is named."""
     for key in values:
         if key not in cls.model_fields:
@@ -232,11 +234,11 @@ def validate(cls: type[Table], values: dict[str, Any], where: str) -> Table:
         raise InvalidInput(f"{where}: {place}={problem.get('input')!r}: {problem['msg']}") from error
 
 
-def parse(values: dict[str, Any], where: str) -> Config:
+def parse(values: Mapping[str, object], where: str) -> Config:
     return validate(Config, values, where)
 
 
-def read_toml(path: Path, remedy: str) -> dict[str, Any]:
+def read_toml(path: Path, remedy: str) -> Words:
     """What a file says, within limits; ``remedy``: where one gets such a file."""
     try:
         size = path.stat().st_size
@@ -250,7 +252,7 @@ def read_toml(path: Path, remedy: str) -> dict[str, Any]:
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
 
 
-def asked_property(path: Path) -> dict[str, Any] | None:
+def asked_property(path: Path) -> Words | None:
     """What the file's audit would look for: a recording of this training is asked the same."""
     asked = read_toml(path, "").get("audit", {})
     found = asked.get("property") if isinstance(asked, dict) else None

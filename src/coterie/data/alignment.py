@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +16,9 @@ from torch import Tensor
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.holdings import UserData, is_frame
 from coterie.errors import InvalidInput, require
+from coterie.files import Array
 
-Ids = NDArray[Any]
+Ids = Array
 Orders = list[NDArray[np.int64]]
 Join = Callable[[Sequence[Ids]], Orders]
 """From each party's identifiers, which come once, to where each has those that all have, in one order."""

@@ -13,15 +13,13 @@ from torch import Tensor
 
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.errors import InvalidInput, require
+from coterie.files import Array
 
 LARGEST = 1e15
 """Larger numbers are cut to this: their squares still fit into float32. One record must not stop the others."""
 
 UserData = Any
 """An array, a DataFrame, a groupby, a list of parts: whatever a user has."""
-
-Array = NDArray[Any]
-"""A matrix (rows, features) in any form that NumPy reads, or a DataFrame."""
 
 
 @dataclass(frozen=True)

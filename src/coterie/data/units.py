@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from coterie.data.holdings import as_floats
+from coterie.data.holdings import UserData, as_floats
 from coterie.data.provenance import Public
 from coterie.errors import InvalidInput, require
 
@@ -52,10 +51,10 @@ class Units:
         require(positive, "scale", scales.tolist()[:5], "must be positive and finite")
         return Units(scales, limits)
 
-    def scaled(self, x: NDArray[Any]) -> Tensor:
+    def scaled(self, x: NDArray[np.number]) -> Tensor:
         return as_floats(x / self.scales)
 
-    def own(self, centres: NDArray[Any]) -> NDArray[np.float32]:
+    def own(self, centres: NDArray[np.number]) -> NDArray[np.float32]:
         """In the data's own units, and in the box: rounding may lead out of it."""
         found = (centres * self.scales).astype(np.float32)
         return found if self.limits is None else np.clip(found, *(side.astype(np.float32) for side in self.limits))
@@ -78,7 +77,7 @@ def of_unknown_origin(scale: Scale, box: Box | None) -> list[str]:
     return [name for name, doubt in doubtful.items() if doubt]
 
 
-def _limits(box: Any, features: int) -> tuple[Array, Array]:
+def _limits(box: UserData, features: int) -> tuple[Array, Array]:
     try:
         low, high = (np.broadcast_to(np.asarray(side, dtype=np.float64), (features,)) for side in box)
     except (TypeError, ValueError):

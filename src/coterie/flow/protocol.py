@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.data.lazy import AnyFederation
 from coterie.errors import require
 from coterie.flow.admission import Expected
-from coterie.flow.ask import Ask, Replies, State, Sums
+from coterie.flow.ask import AnyAsk, Ask, Replies, State, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
 from coterie.flow.turn import Metrics, Roots, Turn
@@ -78,7 +78,7 @@ class Server:
     model: Model | None = None  # clusterings have none
     ledger: Ledger = field(default_factory=Ledger)
     metrics: Metrics = field(default_factory=Metrics)
-    opened: Callable[[Ask[Any], Sums], None] | None = None  # is told the sums that were sealed on their way
+    opened: Callable[[AnyAsk, Sums], None] | None = None  # is told the sums that were sealed on their way
 
     @property
     def rng(self) -> Rng:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from coterie.errors import require
 from coterie.flow.ask import State
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import Cohort
-from coterie.flow.drive import Course
 from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots, Turn
 from coterie.learn.params import Layout, Owned, Params, map_leaves
@@ -80,7 +78,7 @@ class _Desk:
     ready: Answer | None = None
 
     def __post_init__(self) -> None:
-        self.course: Course[Any] = self.ring.course(self)
+        self.course = self.ring.course(self)
         self.down: Down
 
     def step(self) -> bool:

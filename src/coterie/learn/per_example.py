@@ -249,7 +249,7 @@ _alone: WeakKeyDictionary[nn.Module, dict[tuple[tuple[int, ...], int], bool]] = 
 
 @contextmanager
 def _without_dropout(module: nn.Module) -> Iterator[None]:
-    modes: dict[nn.Module, Any] = {part: part.training for part in module.modules()}
+    modes: dict[nn.Module, bool] = {part: part.training for part in module.modules()}
     module.eval()
     try:
         yield

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from coterie.learn.params import Params, map_leaves, pick
 from coterie.learn.sgd import Local
 from coterie.measure.intervals import Sample
 from coterie.measure.utility import HIGHER_IS_BETTER
-from coterie.protocols.base import Trainer
+from coterie.protocols.base import AnyTrainer, Trainer
 from coterie.rng import Rng
 
 CONSTANT, ONE_CENTRE, ALONE = "a constant answer", "one centre for everybody", "training alone"
@@ -80,14 +79,14 @@ def one_centre(federation: Federation) -> Tensor:
     return torch.where(shards.sizes > 0, segment_mean(distances, shards), torch.nan)
 
 
-def trained_alone(model: Model, federation: Federation, trainer: Trainer[Any], rng: Rng) -> Tensor:
+def trained_alone(model: Model, federation: Federation, trainer: AnyTrainer, rng: Rng) -> Tensor:
     size = 4 * sum(leaf.numel() for leaf in model.init(0).values())
     clients = torch.arange(federation.clients)
     parts = clients.split(max(1, AT_ONCE // size))
     return torch.cat([_alone(model, federation, trainer, part, rng) for part in parts])
 
 
-def _alone(model: Model, federation: Federation, trainer: Trainer[Any], clients: Tensor, rng: Rng) -> Tensor:
+def _alone(model: Model, federation: Federation, trainer: AnyTrainer, clients: Tensor, rng: Rng) -> Tensor:
     shards = federation.train.pick(clients.tolist())
     start = model.init(rng.child("init").seed())
     copies = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), start)

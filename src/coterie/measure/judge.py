@@ -9,7 +9,6 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +50,7 @@ Truth = YesNo | Labels | ClusterCounts
 
 
 @singledispatch
-def judge(guess: Any, truth: Any, attack: str = "attack", knew: str = "") -> Finding:
+def judge(guess: object, truth: object, attack: str = "attack", knew: str = "") -> Finding:
     """Score a guess by the truth; what kind of guess it is decides how."""
     raise TypeError(f"guess {type(guess).__name__} cannot be judged; register a judge for its class")
 

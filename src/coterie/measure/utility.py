@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ HIGHER_IS_BETTER = {ACCURACY: True, F1: True, ERROR: False, COST: False}
 MEASURES = {CLASSES: ACCURACY, MULTI_LABEL: F1, NUMBERS: ERROR}
 
 
-def utility_in(row: Mapping[str, Any]) -> tuple[str, float] | None:
+def utility_in(row: Mapping[str, float]) -> tuple[str, float] | None:
     """Of what was measured in a round, how well it served, and by which measure; None where nothing says so."""
     return next(((name, float(row[name])) for name in HIGHER_IS_BETTER if name in row), None)
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import dp_accounting
-from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, UnsupportedEventError
+from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PrivacyAccountant, UnsupportedEventError
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
 
@@ -137,9 +137,11 @@ def deltas_of(
 class _PldAccountant(PLDAccountant):  # type: ignore[misc]  # the library is untyped
     """dp-accounting 0.6.0 prices a self-composed randomised response as a single one; here each one counts."""
 
-    _pld: Any
+    _pld: PrivacyLossDistribution
 
-    def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> Any:
+    def _maybe_compose(
+        self, event: DpEvent, count: int, do_compose: bool
+    ) -> PrivacyAccountant.CompositionErrorDetails | None:
         if not isinstance(event, dp_accounting.RandomizedResponseDpEvent) or count == 1:
             return super()._maybe_compose(event, count, do_compose)
         once = _PldAccountant(self.neighboring_relation, self._value_discretization_interval)
@@ -150,13 +152,13 @@ class _PldAccountant(PLDAccountant):  # type: ignore[misc]  # the library is unt
         return problem
 
 
-def _accountant(events: Sequence[DpEvent], neighbours: Neighbours, precision: float) -> Any:
+def _accountant(events: Sequence[DpEvent], neighbours: Neighbours, precision: float) -> PrivacyAccountant:
     """Privacy loss distributions if they cover every event, else Renyi.
 
     Noise multipliers are relative to what one *added* unit changes. Under replacement the library's privacy
     loss distributions double that and its Renyi accountant does not, so the latter may not stand in there.
     """
-    makers: list[Callable[[], Any]] = [lambda: _PldAccountant(_RELATIONS[neighbours], precision)]
+    makers: list[Callable[[], PrivacyAccountant]] = [lambda: _PldAccountant(_RELATIONS[neighbours], precision)]
     if neighbours is not Neighbours.REPLACE:
         makers.append(lambda: RdpAccountant(neighboring_relation=_RELATIONS[neighbours]))
     reasons = []

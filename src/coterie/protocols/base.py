@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -89,6 +89,10 @@ class Trainer(Protocol[State]):
 
     def weights(self, cohort: Cohort) -> Tensor:
         return cohort.sizes.float() if self.weighting == "samples" else torch.ones(len(cohort))
+
+
+AnyTrainer = Trainer[Any]
+"""One whose state is nobody's business here."""
 
 
 @register

@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from coterie.errors import InvalidInput
 
@@ -43,7 +42,7 @@ class Fingerprint:
     data: str
 
     @staticmethod
-    def of(module: str, arguments: Mapping[str, Any], files: Sequence[str]) -> Fingerprint:
+    def of(module: str, arguments: Mapping[str, object], files: Sequence[str]) -> Fingerprint:
         """Of what a function of this module makes of these arguments and files."""
         said = json.dumps(arguments, sort_keys=True, default=str)
         return Fingerprint(code(module), digest([said]), data(tuple(files)))

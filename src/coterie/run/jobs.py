@@ -26,6 +26,9 @@ from coterie.run.fingerprint import Fingerprint, digest
 Result = dict[str, Any]
 """What a job hands back: plain values that JSON can hold."""
 
+Arguments = Mapping[str, Any]
+"""What a job's function is called with: plain values too."""
+
 Progress = Callable[[int, int, str], None]
 """(jobs done, jobs in all, the newest one's key). The first call says what was kept from before, in words."""
 
@@ -36,7 +39,7 @@ class Job:
 
     key: str
     work: Callable[..., Result]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Arguments = field(default_factory=dict)
     files: tuple[str, ...] = ()  # data that it reads: files or folders
     resumes: bool = False  # its function takes ``kept_in``, a file in which it keeps how far it has come
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -42,7 +41,7 @@ class Origin:
         """For the run's record."""
         return {BEGUN_WITH: asdict(self)}
 
-    def compare(self, record: Mapping[str, Any], where: str) -> list[str]:
+    def compare(self, record: Mapping[str, object], where: str) -> list[str]:
         """What is another now than when the run began, and harmless; what is not raises."""
         before = record.get(BEGUN_WITH)
         if not isinstance(before, dict):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -20,12 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import CannotWrite, InvalidInput, NotPermitted
-from coterie.files import read_npz
+from coterie.files import Array, read_npz
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.messages import Contributions, Down, Kind, Message, Published, Up
 from coterie.wire.sealed import SealedBatch, SealedSum
 
-Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 LEAF, SEALED, OURS = "leaf/", "sealed/", "coterie/"
 

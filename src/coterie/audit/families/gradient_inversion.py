@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from coterie.learn.sgd import Local
 from coterie.measure.findings import Finding, Suspected
 from coterie.measure.intervals import Sample
 from coterie.measure.picture_quality import matched, ssim
-from coterie.protocols.base import Trainer
+from coterie.protocols.base import AnyTrainer, Trainer
 from coterie.rng import Rng
 
 ATTACK, SERVER = "gradient inversion", CURIOUS_SERVER.name
@@ -122,7 +121,7 @@ class Inversion(Family):
 
 
 def attack_on(
-    examples: Examples, trainer: Trainer[Any], victims: Sequence[int] | None, subject: Subject, model: Model
+    examples: Examples, trainer: AnyTrainer, victims: Sequence[int] | None, subject: Subject, model: Model
 ) -> GradientInversion:
     channels, rows, columns = examples.x.shape[1:]
     return GradientInversion(

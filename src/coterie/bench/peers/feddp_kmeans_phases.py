@@ -11,7 +11,10 @@ import time
 import types
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 ROUNDS = (
     "FederatedOuterProduct",
@@ -41,8 +44,8 @@ def main() -> None:
     """Print the processor seconds of each part; fitting an optimum is none of them."""
     run, seconds = importable(), defaultdict[str, float](float)
 
-    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
+    def timed(part: str, function: Callable[Given, Found]) -> Callable[Given, Found]:
+        def call(*arguments: Given.args, **named: Given.kwargs) -> Found:
             started = time.process_time()
             try:
                 return function(*arguments, **named)

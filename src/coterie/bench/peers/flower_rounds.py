@@ -38,7 +38,7 @@ def data(client: int) -> tuple[Tensor, Tensor]:
 
 
 @client_app.train()  # type: ignore[untyped-decorator]
-def train(message: Any, context: Any) -> Any:
+def train(message: Message, context: Context) -> Message:
     model = network()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     x, y = data(int(context.node_config["partition-id"]))

@@ -35,7 +35,7 @@ class Network(nn.Module):
         return cross_entropy(self.layers(x), y)
 
     @torch.no_grad()
-    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
+    def metrics(self, x: Tensor, y: Tensor) -> dict[str, Weighted]:
         return {"loss": Weighted(float(self.loss(x, y)) * len(y), len(y))}
 
 
@@ -43,12 +43,12 @@ class Clock(TrainingProcessCallback):  # type: ignore[misc]
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Any]:
+    def after_central_iteration(self, *_: object, **__: object) -> tuple[bool, Metrics]:
         self.times.append(time.perf_counter())
         return False, Metrics()
 
 
-def users() -> Any:
+def users() -> FederatedDataset:
     data = {}
     for user in range(WORK["clients"]):
         draws = torch.Generator().manual_seed(user)

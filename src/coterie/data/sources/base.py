@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -38,8 +38,6 @@ DAMAGE = (
     pickle.UnpicklingError,
     csv.Error,
 )
-
-Array = NDArray[Any]
 
 
 class Readiness(Enum):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ from coterie.data.federation import Examples
 from coterie.data.sources.base import integers
 from coterie.data.sources.embedded import Generated
 from coterie.errors import InvalidInput, nearest, require
+from coterie.files import Array
 from coterie.rng import Rng
 
-# All float32; numpy's stubs widen arithmetic with Python numbers, hence Any.
-Array = NDArray[Any]
+# All float32; numpy's stubs widen arithmetic with Python numbers.
 Plane = Array  # (faces, rows, columns)
 PerFace = Array  # (faces, 1, 1)
 

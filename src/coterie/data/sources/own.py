@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
-from coterie.data.sources.base import DAMAGE, Array, Source, integers, numbered, pixels, standardised
+from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels, standardised
 from coterie.data.sources.delimited import read_delimited
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
-from coterie.files import DENSE, read_npz
+from coterie.files import DENSE, Array, read_npz
 from coterie.rng import Rng
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coterie.files import Array
 from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.numerics.floats import FloatFinding, audit_floats
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.measure.numerics.mechanism import Mechanism
 from coterie.measure.numerics.seeds import DRAWS, SeedFinding, audit_seed
 from coterie.measure.numerics.sensitivity import SensitivityFinding, audit_sensitivity
 from coterie.privacy.guarantee import Guarantee

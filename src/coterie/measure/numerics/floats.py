@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import require
+from coterie.files import Array
 from coterie.measure.epsilon import EpsilonBound, Scores, epsilon_lower_bound, largest_of, shared
 from coterie.measure.intervals import Floats
-from coterie.measure.numerics.mechanism import Array, Float, Mechanism
+from coterie.measure.numerics.mechanism import Float, Mechanism
 from coterie.rng import Rng
 
 NEIGHBOURS = 2

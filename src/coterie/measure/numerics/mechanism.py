@@ -20,22 +20,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.errors import require
+from coterie.files import Array
 from coterie.rng import Rng
 
-Array = NDArray[Any]
-Float = type[np.floating[Any]]
+Float = type[np.floating]
+Randomness = Any
+"""A generator, a stream, a key's: a mechanism's own ``source`` makes it and its own ``release`` takes it."""
 
 
 @dataclass(frozen=True)
 class Mechanism:
     """Noise of ``deviation`` on a sum that one record may move by at most ``sensitivity``."""
 
-    release: Callable[[Array, Any], Array] = field(repr=False)
+    release: Callable[[Array, Randomness], Array] = field(repr=False)
     exact: Callable[[Array], Array] = field(repr=False)
-    source: Callable[[int], Any] = field(repr=False)
+    source: Callable[[int], Randomness] = field(repr=False)
     seed_bits: int
     deviation: float
     sensitivity: float = 1.0

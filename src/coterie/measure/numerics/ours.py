@@ -15,6 +15,7 @@ from dp_accounting import GaussianDpEvent
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.plan import NoisySums
+from coterie.files import Array
 from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import Defence
@@ -27,7 +28,7 @@ from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch
 from coterie.learn.params import Params, flatten, stack
 from coterie.measure.numerics.audit import NumericsAudit, audit_numerics
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.measure.numerics.mechanism import Mechanism
 from coterie.privacy.accounting import guarantee_of
 from coterie.privacy.guarantee import Level, Trust
 from coterie.rng import KEY_BYTES, Rng, Secrets

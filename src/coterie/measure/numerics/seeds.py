@@ -16,8 +16,9 @@ import numpy as np
 from scipy.stats import chi2
 
 from coterie.errors import require
+from coterie.files import Array
 from coterie.measure.epsilon import EpsilonBound
-from coterie.measure.numerics.mechanism import Array, Mechanism
+from coterie.measure.numerics.mechanism import Mechanism
 from coterie.rng import Rng
 
 ENOUGH_BITS = 112

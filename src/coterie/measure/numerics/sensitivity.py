@@ -17,8 +17,9 @@ import numpy as np
 from scipy.stats import norm
 
 from coterie.errors import require
+from coterie.files import Array
 from coterie.measure.epsilon import EpsilonBound
-from coterie.measure.numerics.mechanism import Array, Float, Mechanism
+from coterie.measure.numerics.mechanism import Float, Mechanism
 
 STRIDES = (1, 4, 8, 16, 32)
 """Vectorised sums have several accumulators; records so far apart meet in one of them, and zeros go to the others."""

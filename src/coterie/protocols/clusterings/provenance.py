@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from dp_accounting import GaussianDpEvent, get_sigma_gaussian
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.data.holdings import UserData
 from coterie.data.provenance import Public
 from coterie.errors import require
 from coterie.privacy.accounting import epsilon_of, gaussian_total, guarantee_of
@@ -30,7 +30,7 @@ class Given:
     spent: Guarantee | None = None  # what was claimed of the fit that it comes from
 
     @staticmethod
-    def public(values: Any, name: str, features: int) -> tuple[NDArray[Any], str]:
+    def public(values: UserData, name: str, features: int) -> tuple[NDArray[np.number], str]:
         """An array (rows, features), and why it spoils a guarantee: nobody vouches for it."""
         table = values.values if isinstance(values, Public) else values
         found = np.asarray(table.numpy() if isinstance(table, Tensor) else table)

@@ -38,7 +38,7 @@ from coterie.measure.likeness import (
 )
 from coterie.measure.picture_quality import matched, psnr, ssim
 from coterie.measure.utility import evaluate
-from coterie.protocols.base import Trainer
+from coterie.protocols.base import AnyTrainer
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
 from coterie.recipes.client_reconstruction.setups import ATTACKER, Setup
@@ -139,7 +139,7 @@ def reconstructed(
     }
 
 
-def protocol(method: str, sizes: Sizes) -> Trainer[Any]:
+def protocol(method: str, sizes: Sizes) -> AnyTrainer:
     if method == "FL":
         return FedAvg(rounds=sizes.rounds, local=sizes.local)
     return CosineKMeans(rounds=sizes.rounds, local=sizes.local, clusters=2)

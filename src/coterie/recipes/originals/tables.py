@@ -11,7 +11,7 @@ from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.originals import runs
 from coterie.recipes.originals.published import ROTATED_MNIST
 from coterie.recipes.settings import Scale, Settings
-from coterie.run.jobs import Job, Result
+from coterie.run.jobs import Arguments, Job, Result
 
 STARTS = ("random", "vote", "best of 4", "best of 8")
 BASELINES = ("global", "local", "fine-tuned")
@@ -25,7 +25,7 @@ class Entry:
 
     key: Key
     work: Callable[..., Result]
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     value: str
     published: float | None = None
     besides: tuple[str, ...] = field(default=())

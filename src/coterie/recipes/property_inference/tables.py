@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -261,7 +260,7 @@ def _cosines(entry: Entry, slot: str, runs: Mapping[int, Result]) -> list[Row]:
     words = entry.label + ("" if alone else f", cluster {slot}")
     key = entry.key.but(cluster=slot)
 
-    def over(summary: Callable[[Sequence[float]], Any]) -> Estimate:
+    def over(summary: Callable[[Sequence[float]], np.floating]) -> Estimate:
         return Estimate.over({seed: float(summary(run["cosines"][slot])) for seed, run in runs.items()}, -1.0, 1.0)
 
     return [

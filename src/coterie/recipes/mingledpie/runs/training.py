@@ -26,7 +26,7 @@ from coterie.learn.models.bundled import fcnn
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
 from coterie.measure.utility import scored
-from coterie.protocols.base import ModelTrainer
+from coterie.protocols.base import AnyTrainer, ModelTrainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.fedprox import FedProx
@@ -118,7 +118,7 @@ def trained(
     if joining:
         federation = waves(federation, range(clients, clients + joining), newcomers, every=10)
     model, how, looked_at = SETUPS[name].model(), local(name, as_run), None if as_run else 50
-    protocol: Any = Ifca(
+    protocol: AnyTrainer = Ifca(
         rounds=rounds, local=how, clusters=clusters, choose_on=looked_at, weighting="equal", begins=begins
     )
     if method == "FedProx":

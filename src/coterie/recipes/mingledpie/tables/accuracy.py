@@ -20,9 +20,9 @@ from coterie.recipes.mingledpie.published import (
 )
 from coterie.recipes.mingledpie.runs.training import trained, undefended
 from coterie.recipes.mingledpie.setups import EMBEDDED, SETUPS, WITH_THE_CNN, present, printed
-from coterie.recipes.mingledpie.tables.entries import Arguments, Entries, Entry, field_of, files_read, label, rows_of
+from coterie.recipes.mingledpie.tables.entries import Entries, Entry, field_of, files_read, label, rows_of
 from coterie.recipes.settings import Scale, Settings
-from coterie.run.jobs import Job, Result
+from coterie.run.jobs import Arguments, Job, Result
 
 SPLITS = ("homogeneous", "heterogeneous")
 tested, on_training = field_of("accuracy"), field_of("training")

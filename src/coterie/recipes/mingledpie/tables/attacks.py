@@ -13,9 +13,9 @@ from coterie.recipes.mingledpie.published import FIGURE_3, TABLE_2
 from coterie.recipes.mingledpie.runs.attacks import READINGS, guessed, profiled
 from coterie.recipes.mingledpie.runs.counting import ALONE, KNOWING, TOGETHER_WITH, VARIANTS, counted
 from coterie.recipes.mingledpie.setups import SETUPS, WITH_THE_CNN, present, printed
-from coterie.recipes.mingledpie.tables.entries import Arguments, Entry, files_read, label
+from coterie.recipes.mingledpie.tables.entries import Entry, files_read, label
 from coterie.recipes.settings import Scale, Settings
-from coterie.run.jobs import Job, Result
+from coterie.run.jobs import Arguments, Job, Result
 
 CLOSED_FORM, CHANCE = "closed form", "chance"
 PRINTED = "1 / mean(|set|)"  # what the public code draws in Figure 3

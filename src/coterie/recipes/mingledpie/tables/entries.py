@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.mingledpie.setups import SETUPS
 from coterie.recipes.settings import Settings
-from coterie.run.jobs import Job, Result
+from coterie.run.jobs import Arguments, Job, Result
 
 SHARED = "jobs"  # where all tables keep their runs
 FORMS = {
@@ -40,10 +39,6 @@ def files_read(name: str, data: Path | None) -> tuple[str, ...]:
 
 def field_of(name: str) -> Callable[[Result], float]:
     return lambda result: float(result[name])
-
-
-Arguments = Mapping[str, Any]
-"""A job's."""
 
 
 @dataclass(frozen=True)
