@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -108,7 +107,7 @@ def members(options: Options, work: Work | None = None) -> Iterator[Ratio]:
         other = theirs.get(method)
         for name, missed in (("area missed", _area_missed), ("members missed at 1 % false alarms", _members_missed)):
             mine = missed(ours, found.keep)
-            its = None if other is None else missed(list(other), found.keep)
+            its = None if other is None else missed(other, found.keep)
             yield Ratio(f"{method} on Location-30, {work.models} models", mine, name, its, LEAST, setup=_setup(other))
 
 
@@ -130,7 +129,7 @@ def _members_missed(scores: list[NDArray[np.float64]], keep: Tensor) -> float:
     return float(np.mean([1 - tpr_at(one, 0.01).tpr.estimate for one in _pairs(scores, keep)]))
 
 
-def _theirs(found: Trained, options: Options, work: Work) -> Mapping[str, Any]:
+def _theirs(found: Trained, options: Options, work: Work) -> Mapping[str, list[NDArray[np.float64]]]:
     if options.science_python is None or not (options.lira or options.privacy_meter):
         return {}
     folders = [str(folder.resolve()) if folder else "-" for folder in (options.lira, options.privacy_meter)]
@@ -151,4 +150,4 @@ def _theirs(found: Trained, options: Options, work: Work) -> Mapping[str, Any]:
             last = (error.stderr.strip().splitlines() or ["no message"])[-1]
             raise InvalidInput(f"--science-python={options.science_python} failed ({last}); name {HOW}") from error
         with np.load(path.with_suffix(".scores.npz")) as scores:
-            return {name: scores[name] for name in scores.files}
+            return {name: list(scores[name]) for name in scores.files}

@@ -7,13 +7,18 @@ folder with Privacy Meter's ``attacks.py`` or "-".
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+Signals = Mapping[str, NDArray[Any]]  # truth values and numbers
+Scores = dict[str, NDArray[np.float64]]
 
 
-def lira(folder: str, given: Any, target: int) -> dict[str, Any]:
+def lira(folder: str, given: Signals, target: int) -> Scores:
     sys.path.insert(0, folder)
     import matplotlib
 
@@ -28,7 +33,7 @@ def lira(folder: str, given: Any, target: int) -> dict[str, Any]:
     return {"LiRA, online": -np.array(online), "LiRA, offline": -np.array(offline)}
 
 
-def rmia(folder: str, given: Any, target: int) -> dict[str, Any]:
+def rmia(folder: str, given: Signals, target: int) -> Scores:
     sys.path.insert(0, folder)
     import attacks  # type: ignore[import-not-found]
 
@@ -42,7 +47,7 @@ def rmia(folder: str, given: Any, target: int) -> dict[str, Any]:
 def main() -> None:
     path, *folders = sys.argv[1:]
     given = np.load(path)
-    scores: dict[str, Any] = {}
+    scores: dict[str, list[NDArray[np.float64]]] = {}
     for target in given["targets"].tolist():
         for make, folder in zip((lira, rmia), folders, strict=True):
             for name, found in (make(folder, given, target) if folder != "-" else {}).items():

@@ -6,7 +6,7 @@ over all steps, and a step's way back is seven operations on small tensors inste
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,14 @@ class GruLayer(nn.GRU):
         return states, states[:, -1].unsqueeze(0)
 
 
+class _Context(Protocol):
+    """What autograd hands to both directions, as far as they use it; torch states it for one tensor only."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+    def save_for_backward(self, *tensors: Tensor) -> None: ...
+
+
 class _Recurrence(torch.autograd.Function):
     """r, z = sigmoid(W x + U h), n = tanh(W x + r (U h)), h' = (1 - z) n + z h, with biases in W and U.
 
@@ -36,7 +44,7 @@ class _Recurrence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, u: Tensor, w_bias: Tensor, u_bias: Tensor) -> Tensor:
+    def forward(ctx: _Context, x: Tensor, w: Tensor, u: Tensor, w_bias: Tensor, u_bias: Tensor) -> Tensor:
         batch, steps, _ = x.shape
         hidden = u.shape[1]
         inputs = x.transpose(0, 1).reshape(steps * batch, -1)
@@ -61,7 +69,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: _Context, given: Tensor) -> tuple[Tensor, ...]:
         inputs, w, u, gates, fresh, looped, states = ctx.saved_tensors
         steps, batch, hidden = fresh.shape
         reset, keep = gates.split(hidden, -1)

@@ -37,7 +37,7 @@ def random_root(random_state: RandomState) -> Rng:
     raise InvalidInput(f"random_state={random_state!r} must be None, a whole number, a RandomState or a Generator")
 
 
-def _weights(sample_weight: ArrayLike, x: UserData) -> NDArray[np.float64]:
+def _weights(sample_weight: ArrayLike, x: NDArray[np.number]) -> NDArray[np.float64]:
     found: NDArray[np.float64] = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     return found
 
