@@ -1,0 +1,178 @@
+"""A run that stops at any round and goes on: everything in it goes on, and what was spent stays spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.ring import Halves, blobs
+
+from coterie.defences.dpsgd import DpSgd
+from coterie.errors import BudgetSpent, InvalidInput
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard
+from coterie.learn.models.dense import Dense
+from coterie.learn.sgd import Local
+from coterie.measure.witness import Witness
+from coterie.privacy.guarantee import Neighbours
+from coterie.privacy.ledger import Ledger, Spend
+from coterie.protocols.fedavg import FedAvg
+from coterie.protocols.fedem import FedEM
+from coterie.rng import Rng
+from coterie.run.folder import CHECKPOINT, MODELS, RunFolder
+from coterie.run.training import Outcome, train
+from coterie.wire.codec import encode
+from coterie.wire.messages import Contributions, Down
+from coterie.wire.view import ThreatModel
+
+FEDERATION = blobs([12] * 6)
+LOCAL = Local(steps=2, batch_size=4, lr=0.2)
+PAIR = ThreatModel("clients 1 and 4", clients=frozenset({1, 4}))
+
+
+class Stopped(Exception):
+    """As if it had been killed."""
+
+
+@dataclass(frozen=True)
+class Drifting:
+    """All that it sends follows from what it sent before."""
+
+    threat: ThreatModel = PAIR
+
+    def answer(self, asked: Down, honest: Contributions, memory: dict[str, Any], rng: Rng) -> Contributions:
+        before = memory.get("sent", honest.values)
+        noise = float(rng.numpy().normal())
+        memory["sent"] = {name: 0.5 * leaf + 0.1 * noise for name, leaf in before.items()}
+        return replace(honest, values=memory["sent"])
+
+
+@dataclass(frozen=True)
+class Telling(ClientGuard):
+    """Writes down what it spends and what it sees."""
+
+    metrics: bool
+
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        cohort.turn.ledger.spend(Spend("telling", 1.0), sent.ids.tolist())
+        for client in sent.ids.tolist() if self.metrics else ():
+            cohort.turn.metrics.note("shade", float(client + cohort.turn.round))
+        return sent
+
+
+def stopped_and_resumed(
+    tmp_path: Path, stops: tuple[int, ...], metrics: bool = False
+) -> tuple[Outcome, Outcome, Witness, Witness]:
+    """A run that was never stopped, and one that was before these rounds."""
+    protocol = FedEM(rounds=6, local=LOCAL, components=2)
+
+    def run(name: str, stop: int | None, witness: Witness) -> Outcome:
+        folder = RunFolder(tmp_path / name)
+        if not folder.path.exists():
+            RunFolder.create(folder.path, {"config": {}})
+
+        def tell(done: int, newest: object) -> None:
+            if done == stop:
+                raise Stopped
+
+        return train(
+            protocol,
+            FEDERATION,
+            Dense((4, 5, 3)),
+            seed=5,
+            defence=Halves(Telling(metrics)),
+            evaluate_every=2,
+            folder=folder,
+            adversaries=[Drifting()],
+            witness=witness,
+            progress=tell,
+        )
+
+    for stop in stops:
+        with pytest.raises(Stopped):
+            run("stopped", stop, Witness())
+    seen, saw = Witness(), Witness()
+    return run("whole", None, seen), run("stopped", None, saw), seen, saw
+
+
+def test_noise_that_may_be_out_is_not_drawn_again(tmp_path: Path) -> None:
+    """Resumed with another seed, a round under way would be paid for once and released twice."""
+    protocol = FedEM(rounds=6, local=replace(LOCAL, poisson=True), components=2)
+    folder = RunFolder.create(tmp_path / "run", {"config": {}})
+
+    def tell(done: int, newest: object) -> None:
+        if done == 3:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train(protocol, FEDERATION, Dense((4, 3)), seed=5, defence=DpSgd(1.0, 2.0), folder=folder, progress=tell)
+    for seed in (6, None):
+        with pytest.raises(InvalidInput, match="would draw noise again"):
+            train(protocol, FEDERATION, Dense((4, 3)), seed=seed, defence=DpSgd(1.0, 2.0), folder=folder)
+    done = train(protocol, FEDERATION, Dense((4, 3)), seed=5, defence=DpSgd(1.0, 2.0), folder=folder)
+    assert done.simulated
+
+
+def test_a_ledger_composes_over_runs_and_refuses() -> None:
+    protocol = FedAvg(rounds=2, local=replace(LOCAL, poisson=True))
+    book = Ledger(limit=20.0, delta=1e-5)
+    done = train(protocol, FEDERATION, Dense((4, 3)), seed=None, defence=DpSgd(1.0, 3.0), ledger=book)
+    assert not done.simulated
+    once = done.ledger.epsilon(1e-5, Neighbours.ZERO_OUT)
+    assert book.spent == pytest.approx(once)
+    train(protocol, FEDERATION, Dense((4, 3)), seed=1, defence=DpSgd(1.0, 3.0), ledger=book)
+    assert once < book.spent < 2 * once
+    with pytest.raises(BudgetSpent, match="epsilon="):
+        train(protocol, FEDERATION, Dense((4, 3)), seed=2, defence=DpSgd(1.0, 0.2), ledger=book)
+    with pytest.raises(BudgetSpent, match="nothing is claimed"):
+        train(protocol, FEDERATION, Dense((4, 3)), seed=2, ledger=book)
+
+
+def test_no_way_to_run_again_wipes_what_was_spent(tmp_path: Path) -> None:
+    """Resumed with another seed, or in a folder that was emptied in between: new noise is paid for anew."""
+    book = Ledger(limit=50.0, delta=1e-5, path=tmp_path / "ledger.bin")
+    protocol, folder = FedAvg(rounds=1, local=replace(LOCAL, poisson=True)), RunFolder(tmp_path)
+
+    def again(seed: int | None) -> Outcome:
+        return train(
+            protocol, FEDERATION, Dense((4, 3)), seed=seed, defence=DpSgd(1.0, 3.0), ledger=book, folder=folder
+        )
+
+    again(0)
+    once = book.spent
+    with pytest.raises(InvalidInput, match="another than the run's"):
+        again(1)
+    assert book.spent == once
+    again(0)  # the same noise: nothing is told that was not
+    assert book.spent == once
+    assert book.simulated
+    (folder.path / CHECKPOINT).unlink()
+    again(None)
+    assert book.spent > once
+
+
+@pytest.mark.parametrize("stops", [(0,), (3,), (2, 5)])
+def test_everything_goes_on_with_a_resumed_run(tmp_path: Path, stops: tuple[int, ...]) -> None:
+    """Models, what clients and insiders remember, the ledger, the measurements, and the truth's witness."""
+    whole, resumed, seen, saw = stopped_and_resumed(tmp_path, stops)
+    assert encode(resumed.state) == encode(whole.state)
+    assert encode(saw) == encode(seen)
+    assert sorted(resumed.ledger.rows) == sorted(whole.ledger.rows)
+    assert resumed.ledger.rows[0][2] == 6
+    for name in (CHECKPOINT, MODELS):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    kept = RunFolder(tmp_path / "stopped").load()
+    assert kept is not None
+    assert "sent" in kept.memory[-1]
+
+
+def test_the_count_of_bytes_is_of_the_whole_run(tmp_path: Path) -> None:
+    whole, resumed, _, _ = stopped_and_resumed(tmp_path, (3,))
+    assert resumed.traffic == whole.traffic
+
+
+def test_metrics_are_of_the_whole_run(tmp_path: Path) -> None:
+    whole, resumed, _, _ = stopped_and_resumed(tmp_path, (3,), metrics=True)
+    assert resumed.history == whole.history
