@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from coterie.audit.case import parse
+from coterie.deploy.policy import ClientFile
+from coterie.deploy.running import Job
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,7 +33,14 @@ def test_python_blocks_run(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in blocks("toml")])
-def test_toml_blocks_are_valid(text: str) -> None:
+def test_toml_blocks_are_valid(text: str, tmp_path: Path) -> None:
+    (tmp_path / "file.toml").write_text(text)
+    if "[policy]" in text:  # a deployed client's own file
+        assert ClientFile.read(tmp_path / "file.toml").policy.trainers
+        return
+    if "[deploy]" in text:  # a deployed run's
+        assert Job.read(tmp_path / "file.toml").config.trainers
+        return
     config = parse(tomllib.loads(text), "example")
     for choice in config.trainers:
         config.protocol(choice)

@@ -48,14 +48,11 @@ def of_each_class(federation: Federation, per_class: int, rng: Rng) -> Examples:
     return federation.examples.take(torch.cat(chosen), f"{federation.examples.name} (the server's)")
 
 
-def classes_of(serves: Mapping[int, int], federation: Federation) -> dict[int, tuple[int, ...]]:
+def classes_of(serves: Mapping[int, int], groups: Labels, preferred: Preferences) -> dict[int, tuple[int, ...]]:
     """The classes that each cluster serves: those that most clients of its group prefer."""
-    preferred = Preferences.of(federation).labels
     found = {}
     for cluster, group in serves.items():
-        members = [
-            preferred.get(client, frozenset()) for client in (federation.groups == group).nonzero().flatten().tolist()
-        ]
+        members = [preferred.labels.get(client, frozenset()) for client, own in groups.labels.items() if own == group]
         votes = Counter(label for labels in members for label in labels)
         found[cluster] = tuple(sorted(label for label, count in votes.items() if 2 * count > len(members)))
     return found
@@ -157,7 +154,7 @@ class PreferenceProfiling(Family):
         serves = clusters_stand_for(run.done.scores.choices.argmax(1), federation.groups) if groups else {}
         imitation = Imitation(model, replace(trainer.local, poisson=False))
         auxiliary = Auxiliary(of_each_class(federation, asked.per_class, run.rng))
-        liked = classes_of(serves, federation)
+        liked = classes_of(serves, groups, Preferences.of(federation)) if groups else {}
         profiler = Profiler(serves, imitation, federation.examples.classes, auxiliary, run.rng, liked)
         findings: list[Finding] = []
         for adversary, threat in ((SERVER, CURIOUS_SERVER), ("server with one client", TOGETHER)):
@@ -176,9 +173,10 @@ class PreferenceProfiling(Family):
         slots = view.sent(view.rounds()[-1]).membership.shape[1]
         serves = {cluster: cluster for cluster in range(slots)} | recording.options.serves
         imitation = Imitation(recording.model(view, examples), replace(trainer.local, poisson=False))
-        profiler = Profiler(serves, imitation, examples.classes, Auxiliary(examples), rng)
-        identity, ranked = profiler.by_identity(view), profiler.by_model(view)
         groups, preferred = recording.truth.labels(), recording.truth.preferences(examples.classes)
+        liked = classes_of(serves, groups, preferred) if groups and preferred else {}
+        profiler = Profiler(serves, imitation, examples.classes, Auxiliary(examples), rng, liked)
+        identity, ranked = profiler.by_identity(view), profiler.by_model(view)
         by_identity = Finding.unscored(BY_IDENTITY, "accuracy", 1 / len({*serves.values()}), KNEW)
         by_model = Finding.unscored(BY_MODEL, "top-1 preference", 1 / examples.classes, KNEW)
         found = [
