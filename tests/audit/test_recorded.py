@@ -98,7 +98,9 @@ def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResul
     alone = {row.attack: row.score for row in live if row.adversary == "curious server" and not row.control}
     assert {one.attack: one.score for one in of_digits.findings} == alone
     assert alone["profiling by identity"] == 1.0
-    said = "As recorded, this federation leaks to 1 kind of attack (preference profiling). 10 kinds of attack were not run"
+    said = (
+        "As recorded, this federation leaks to 1 kind of attack (preference profiling). 10 kinds of attack were not run"
+    )
     assert of_digits.headline.startswith(said)
 
 

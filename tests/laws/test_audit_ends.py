@@ -22,6 +22,7 @@ from coterie.errors import InvalidInput
 from coterie.measure.findings import AuditResult
 from coterie.report.html import render
 from coterie.report.values import ledger
+from coterie.run.folder import RunFolder
 from coterie.run.training import train
 
 TRAINERS: dict[str, dict[str, Any]] = {
@@ -158,6 +159,16 @@ def test_the_audit_and_the_training_command_say_the_same(tmp_path: Path) -> None
     assert epsilon.measured.estimate == max(row.promise.epsilon, row.spent)
     assert accuracy.measured == row.utility
     assert result.passed
+
+
+def test_without_noise_the_audit_and_the_training_command_measure_the_same(tmp_path: Path) -> None:
+    asked = subject("fedavg", audit={**AUDIT, "compare": [], "families": ["preference profiling"]}, seed=3)
+    values = asked.model_dump(mode="json", exclude={"audit", "limits", "recorded"})
+    (tmp_path / "a.toml").write_text(document(values))
+    done = coterie(tmp_path, "train", "a.toml")
+    assert done.returncode == 0, done.stderr
+    row = audit(asked, tmp_path / "audit", processes=1).as_configured[-1]
+    assert row.utility.estimate == RunFolder(tmp_path / "runs/tiny-fedavg-001").history[-1]["accuracy"]
 
 
 @pytest.mark.parametrize("command", ["train", "audit"])
