@@ -142,7 +142,7 @@ def test_no_way_to_run_again_wipes_what_was_spent(tmp_path: Path) -> None:
 
     again(0)
     once = book.spent
-    with pytest.raises(InvalidInput, match="another than the run's"):
+    with pytest.raises(InvalidInput, match="others than the run's"):
         again(1)
     assert book.spent == once
     again(0)  # the same noise: nothing is told that was not

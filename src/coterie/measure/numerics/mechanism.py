@@ -40,6 +40,7 @@ class Mechanism:
     seed_bits: int
     deviation: float
     sensitivity: float = 1.0
+    most_records: int = 50_000  # that it can be tried with in reasonable time
 
     def __post_init__(self) -> None:
         require(self.seed_bits > 0, "seed_bits", self.seed_bits, "must be at least 1")

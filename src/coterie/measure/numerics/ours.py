@@ -36,7 +36,9 @@ from coterie.wire.messages import Contributions, Kind, Published
 
 KIND, RELEASE = Kind("lloyd", 1), "lloyd 1/sums"
 FEATURES = 24
-WIDTH = 4096
+MOST_RECORDS = 5000
+MOST_EXAMPLES = 128
+"""DP-SGD may have to build each example's gradient alone; so many show any rounding of sums above the tolerance."""
 
 
 def _keyed(seed: int) -> Secrets:
@@ -80,24 +82,24 @@ def dpsgd(defence: DpSgd, features: int = FEATURES) -> Mechanism:
     params, guard = stack([model.init(0)]), defence.client
 
     def batch(records: Array) -> Batch:
-        width = WIDTH * max(1, -(-len(records) // WIDTH)) if len(records) > 16 else 16
+        width = 1 if len(records) < 2 else MOST_EXAMPLES * -(-len(records) // MOST_EXAMPLES)  # one more fits in
         x, there = torch.zeros(1, width, features), torch.zeros(1, width)
         x[0, : len(records)], there[0, : len(records)] = torch.from_numpy(records.astype(np.float32)), 1.0
         return Batch(x, torch.zeros(1, width, dtype=torch.int64), there, torch.ones(1), torch.ones(1, dtype=torch.bool))
 
     def release(records: Array, source: Secrets) -> Array:
         given, turn = batch(records), Turn(0, Roots(Rng.seeded(0), source))
-        step = Step(torch.zeros(1, dtype=torch.int64), 0, given.divisors, torch.ones(1), given.active, True, turn, 16)
+        step = Step(torch.zeros(1, dtype=torch.int64), 0, given.divisors, torch.ones(1), given.active, True, turn, given.x.shape[1])
         return _flat(guard.gradients(model, params, given, step)) / defence.clip
 
     def exact(records: Array) -> Array:
         given = batch(records)
-        width = min(given.x.shape[1], WIDTH)
+        width = min(given.x.shape[1], MOST_EXAMPLES)
         _, most = model.units(width, 3 * features + 3)
         sums, _ = model.whole_gradients(params, given, defence.clip, most, width)
         return _flat(sums) / most  # in what one example may have, to which the noise is scaled
 
-    return Mechanism(release, exact, _keyed, 8 * KEY_BYTES, defence.noise_multiplier)
+    return Mechanism(release, exact, _keyed, 8 * KEY_BYTES, defence.noise_multiplier, most_records=MOST_EXAMPLES)
 
 
 def _flat(leaves: Params) -> Array:
@@ -118,7 +120,7 @@ def mechanism_of(defence: Defence) -> Mechanism | None:
 
 
 def audit_defence(
-    defence: Defence, rng: Rng, delta: float = 1e-6, trials: int = 300, draws: int = 256, most_records: int = 5000
+    defence: Defence, rng: Rng, delta: float = 1e-6, trials: int = 300, draws: int = 256
 ) -> NumericsAudit | None:
     """The numerics audit of what a defence releases once; None if it adds no noise."""
     mechanism = mechanism_of(defence)
@@ -128,4 +130,5 @@ def audit_defence(
     record /= np.float32(1.0001 * np.linalg.norm(record))
     event = GaussianDpEvent(mechanism.deviation / mechanism.sensitivity)
     claim = guarantee_of([event], delta, Level.RECORD, Trust.LOCAL_NOISE, mechanism.sensitivity)
-    return audit_numerics(mechanism, record, record[:0], claim, rng, trials, draws, most_records, clips=True)
+    most = min(MOST_RECORDS, mechanism.most_records)
+    return audit_numerics(mechanism, record, record[:0], claim, rng, trials, draws, most, clips=True)
