@@ -151,7 +151,7 @@ BAD = [
     (lambda: Dense((4,)), r"sizes=\(4,\) must name the input and the output"),
     (lambda: Dense((4, 2), dropout=1.0), r"dropout=1.0 must lie in \[0, 1\)"),
     (lambda: Cnn(shape=(1, 8, 8)), r"shape=\(1, 8, 8\) must be .* with 16 pixels a side at least"),
-    (lambda: Cnn(classes=1), "classes=1 must be at least 2"),
+    (lambda: Cnn(classes=0), "classes=0 must be at least 1"),
     (lambda: Gru(vocabulary=1), "vocabulary=1 must be at least 2"),
 ]
 

@@ -88,7 +88,8 @@ def test_a_killed_run_goes_on_under_any_defence(shield: Shield, member: Member) 
 def test_every_defence_is_a_member_and_fits_something() -> None:
     for module in pkgutil.walk_packages(coterie.defences.__path__, "coterie.defences."):
         import_module(module.name)
-    classes = {cls for cls in _below(Defence) if cls.__module__.startswith("coterie.")} - {NoisySums, Robust}
+    rooms = ("coterie.defences.", "coterie.flow.")  # benchmarks break defences on purpose
+    classes = {cls for cls in _below(Defence) if cls.__module__.startswith(rooms)} - {NoisySums, Robust}
     protocol = MEMBERS["fedavg"].protocol
     assert {type(shield.active(protocol)) for shield in DEFENCES.values()} == classes
     assert {name.split(" on ")[0] for name in PAIRS} == DEFENCES.keys()

@@ -89,7 +89,8 @@ def dpsgd(defence: DpSgd, features: int = FEATURES) -> Mechanism:
 
     def release(records: Array, source: Secrets) -> Array:
         given, turn = batch(records), Turn(0, Roots(Rng.seeded(0), source))
-        step = Step(torch.zeros(1, dtype=torch.int64), 0, given.divisors, torch.ones(1), given.active, True, turn, given.x.shape[1])
+        client, rate, width = torch.zeros(1, dtype=torch.int64), torch.ones(1), given.x.shape[1]
+        step = Step(client, 0, given.divisors, rate, given.active, True, turn, width)
         return _flat(guard.gradients(model, params, given, step)) / defence.clip
 
     def exact(records: Array) -> Array:
