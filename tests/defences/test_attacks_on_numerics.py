@@ -86,7 +86,7 @@ def test_a_defence_is_audited_by_its_name_alone() -> None:
 
 def test_as_many_examples_as_dpsgd_is_tried_with_betray_a_sum_in_single_precision() -> None:
     def added_one_by_one(records: np.ndarray) -> np.ndarray:
-        return np.cumsum(records, axis=0, dtype=np.float32)[-1]
+        return np.asarray(np.cumsum(records, axis=0, dtype=np.float32)[-1])
 
     broken = replace(mechanism("dp-sgd"), exact=added_one_by_one)
     assert audit_sensitivity(broken, FEATURES, DELTA, broken.most_records).broken

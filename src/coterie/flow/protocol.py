@@ -41,18 +41,12 @@ class Population:
 
     def enrolled(self, round: int) -> Tensor:
         """The clients that have joined by this round, whatever they hold."""
-        return (self.joins <= round).nonzero().flatten()
+        return _somebody((self.joins <= round).nonzero().flatten(), round, "let someone join in round 0")
 
     def present(self, round: int) -> Tensor:
         """The clients that have data and have joined by this round."""
         present = ((self.sizes > 0) & (self.joins <= round)).nonzero().flatten()
-        require(
-            len(present) > 0,
-            f"clients in round {round}",
-            0,
-            "must be at least 1; let someone with data join in round 0",
-        )
-        return present
+        return _somebody(present, round, "let someone with data join in round 0")
 
     def sample(self, round: int, share: float, rng: Rng) -> Tensor:
         """A share of those present, at least one, drawn anew every round."""
@@ -62,6 +56,11 @@ class Population:
         count = max(1, round_half_up(share * len(present)))
         order = torch.randperm(len(present), generator=rng.child("participants", "round", round).torch())
         return present[order[:count].sort().values]
+
+
+def _somebody(clients: Tensor, round: int, remedy: str) -> Tensor:
+    require(len(clients) > 0, f"clients in round {round}", 0, f"must be at least 1; {remedy}")
+    return clients
 
 
 def round_half_up(value: float) -> int:

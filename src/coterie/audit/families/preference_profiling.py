@@ -52,9 +52,11 @@ def classes_of(serves: Mapping[int, int], groups: Labels, preferred: Preferences
     """The classes that each cluster serves: those that most clients of its group prefer."""
     found = {}
     for cluster, group in serves.items():
-        members = [preferred.labels.get(client, frozenset()) for client, own in groups.labels.items() if own == group]
-        votes = Counter(label for labels in members for label in labels)
-        found[cluster] = tuple(sorted(label for label, count in votes.items() if 2 * count > len(members)))
+        members = sum(own == group for own in groups.labels.values())
+        votes = Counter(
+            label for client, liked in preferred.labels.items() if groups.labels.get(client) == group for label in liked
+        )
+        found[cluster] = tuple(sorted(label for label, count in votes.items() if 2 * count > members))
     return found
 
 
