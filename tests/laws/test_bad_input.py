@@ -29,7 +29,7 @@ from coterie.wire.messages import TRAIN
 
 @every_member_by_rows
 def test_a_client_without_data_is_asked_where_nothing_may_show_that_it_has_none(member: Member) -> None:
-    """Trainers never ask it; whoever wants sums of records asks everybody who is enrolled, and it answers with zeros."""
+    """Trainers never ask it; whoever wants sums of records asks all who are enrolled, and it answers with zeros."""
     done = play(member.protocol, member.federation(), member.model)
     asked = {EMPTY in ask.clients for ask in done.asks}
     assert not member.protocol.trains or asked == {False}
