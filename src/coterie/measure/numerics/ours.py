@@ -37,7 +37,7 @@ from coterie.wire.messages import Contributions, Kind, Published
 KIND, RELEASE = Kind("lloyd", 1), "lloyd 1/sums"
 FEATURES = 24
 MOST_RECORDS = 5000
-MOST_EXAMPLES = 128
+MOST_EXAMPLES = 48
 """DP-SGD may have to build each example's gradient alone; so many show any rounding of sums above the tolerance."""
 
 
