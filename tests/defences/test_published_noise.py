@@ -19,8 +19,8 @@ from coterie.privacy.guarantee import Level
 from coterie.privacy.noise import _digit_chances, discrete_laplace
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.scott_kmeans import ScottKMeans
-from coterie.recipes.federated_kmeans.memberships import published_outer_products
-from coterie.recipes.federated_kmeans.problems import gaussians
+from coterie.recipes.federated_kmeans.runs.memberships import published_outer_products
+from coterie.recipes.federated_kmeans.runs.problems import gaussians
 from coterie.rng import Secrets
 
 DELTA = 1e-6

@@ -12,9 +12,11 @@ from coterie.errors import DataMissing
 from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows
 from coterie.recipes import all_recipes
 from coterie.recipes.base import Recipe, find
-from coterie.recipes.federated_kmeans import PAPER, RECIPES, costs, memberships, reconstructions
+from coterie.recipes.federated_kmeans import PAPER, RECIPES
 from coterie.recipes.federated_kmeans.claims import crossing_claims, membership_claims, reference_claims
-from coterie.recipes.federated_kmeans.costs import (
+from coterie.recipes.federated_kmeans.published import Printed
+from coterie.recipes.federated_kmeans.runs import costs, memberships, reconstructions
+from coterie.recipes.federated_kmeans.runs.costs import (
     BASELINE,
     BEST_OF_TEN,
     DEFAULT,
@@ -25,7 +27,6 @@ from coterie.recipes.federated_kmeans.costs import (
     SKEWED,
     TUNED,
 )
-from coterie.recipes.federated_kmeans.published import Printed
 from coterie.recipes.federated_kmeans.tables import CLAIMED, HALF, ONE, Figure, Histogram, Point, Release
 from coterie.recipes.settings import Scale, Settings
 

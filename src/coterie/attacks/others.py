@@ -26,6 +26,7 @@ ALONE = 1e-3  # of its own length: an aggregate that is no farther from the own 
 RATIOS = tuple(2.0 ** (step / 4) for step in range(-12, 13))  # what others may weigh beside the adversary's clients
 DRAWN = 64  # aggregates that are imagined for each size
 DOUBT = 4.0  # by how much the variances of what depends on guessed labels are widened
+UNEXPLAINED = 1e-9  # of its squared length: an own update of which less is its alone tells nothing by that
 LEAST_SPREAD = 1e-5  # of a share: rounding, and what a normal distribution of few moments does not know
 
 
@@ -161,7 +162,7 @@ class Products:
 
     among: NDArray[np.float64]  # (imagined, imagined)
     with_own: NDArray[np.float64]  # (imagined,)
-    with_alone: NDArray[np.float64]  # (imagined that explain nothing,)
+    with_alone: NDArray[np.float64]  # (imagined that explain nothing,); empty: they explain all of the own update
     seen: NDArray[np.float64]  # (2,): how far the aggregate lies along the own update, and the logarithm of its length
     seen_alone: float
 
@@ -172,10 +173,10 @@ def products(imagined: Params, own: torch.Tensor, aggregate: torch.Tensor) -> Pr
     alone = mine - basis @ (basis.T @ mine)
     length, unit = float(mine @ mine), float(alone @ mine)
     seen = np.array([float(all_ @ mine) / length, float(_log(all_ @ all_ / length))])
-    along = (rows[1::2] @ alone / unit).numpy()
-    return Products(
-        (rows @ rows.T / length).numpy(), (rows @ mine / length).numpy(), along, seen, float(all_ @ alone) / unit
-    )
+    told = unit > UNEXPLAINED * length
+    along = (rows[1::2] @ alone / unit).numpy() if told else np.empty(0)
+    among, with_own = (rows @ rows.T / length).numpy(), (rows @ mine / length).numpy()
+    return Products(among, with_own, along, seen, float(all_ @ alone) / unit if told else 0.0)
 
 
 def likeliest(candidates: Sequence[tuple[int, float]], own: int, found: Products, rng: Rng) -> int:
@@ -186,14 +187,15 @@ def likeliest(candidates: Sequence[tuple[int, float]], own: int, found: Products
     """
     draws, chances = rng.child("size").numpy(), []
     along = found.with_alone
-    mean, variance = float(along.mean()), float(along.var(ddof=min(1, len(along) - 1)))
+    told = len(along) > 0
+    mean, variance = (float(along.mean()), float(along.var(ddof=min(1, len(along) - 1)))) if told else (0.0, 0.0)
     for others, ratio in candidates:
         share = own / (own + ratio * others)
         alone = np.array([[(1 - share) ** 2 * variance / others + LEAST_SPREAD]])
         away = np.array([found.seen_alone - share - (1 - share) * mean])
         made = _aggregates(found, share, _subsets(len(found.with_own), others, draws))
         spread = DOUBT * (np.cov(made.T) + np.diag([1e-4, 1e-3]))
-        chances.append(_log_density(away, alone) + _log_density(found.seen - made.mean(0), spread))
+        chances.append((_log_density(away, alone) if told else 0.0) + _log_density(found.seen - made.mean(0), spread))
     return int(np.argmax(chances))
 
 

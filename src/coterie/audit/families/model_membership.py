@@ -207,10 +207,11 @@ class Attacker:
         if looking is Seat.FINAL or bool(looks.isnan().all()):
             return []
         attack = ShadowMembership(looking, self.model, self.asked, self.rehearsed[looking], self.rounds, FIRST)
-        upto = range(1, len(self.rounds) + 1)
+        guesses = [attack.compare(looks[: count + 1]) for count in range(len(self.rounds))]
         return [
-            (round, judge(attack.compare(looks[:count]), self.game.truth).score)
-            for round, count in zip(self.rounds, upto, strict=True)
+            (round, judge(guess, self.game.truth).score)
+            for round, guess in zip(self.rounds, guesses, strict=True)
+            if guess.scores  # in early rounds there may be no model yet of what was asked about
         ]
 
     # -- for people ----------------------------------------------------------------------------------------------
@@ -229,10 +230,10 @@ class Attacker:
         ]
 
     def by_cluster(self, guess: Suspicions) -> list[tuple[int, float]]:
-        """(members asked about, AUC), one a cluster."""
-        points = []
+        """(members asked about, AUC), one a cluster of which anything could be said."""
+        points, said = [], {key: yes for key, yes in self.game.truth.answers.items() if key in guess.scores}
         for cluster in self.asked.clusters.unique().tolist():
-            own = {key: yes for key, yes in self.game.truth.answers.items() if self._cluster(key) == cluster}
+            own = {key: yes for key, yes in said.items() if self._cluster(key) == cluster}
             score = judge(guess, YesNo(own)).score if len({*own.values()}) == 2 else None
             if score is not None:
                 points.append((sum(own.values()), score))

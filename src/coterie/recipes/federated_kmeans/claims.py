@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coterie.measure.reproduced import Claim, Decision, Rows, Value
-from coterie.recipes.federated_kmeans.costs import BASELINE, KFED, PRIVATE, PUBLIC, TUNED
+from coterie.recipes.federated_kmeans.runs.costs import BASELINE, KFED, PRIVATE, PUBLIC, TUNED
 from coterie.recipes.federated_kmeans.tables import CLAIMED, HALF, MOST, ONE, OUTER, TRUSTED, title
 
 

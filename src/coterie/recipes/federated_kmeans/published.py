@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coterie.recipes.federated_kmeans.costs import AS_PUBLISHED, KFED, PRIVATE, TUNED
+from coterie.recipes.federated_kmeans.runs.costs import AS_PUBLISHED, KFED, PRIVATE, TUNED
 
 REFERENCE = "published: the public code, seed 0"
 

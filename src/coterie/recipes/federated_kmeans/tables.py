@@ -10,9 +10,10 @@ from functools import partial
 from coterie.data.sources.acs_income import AcsIncome
 from coterie.measure.reproduced import Estimate, Key, Row, Value
 from coterie.recipes.base import files_of, of_seeds
-from coterie.recipes.federated_kmeans import costs, memberships, published, reconstructions
-from coterie.recipes.federated_kmeans.costs import AS_PUBLISHED, BASELINE, KFED, PRIVATE, PUBLIC, TUNED
+from coterie.recipes.federated_kmeans import published
 from coterie.recipes.federated_kmeans.published import NOTHING, Printed
+from coterie.recipes.federated_kmeans.runs import costs, memberships, reconstructions
+from coterie.recipes.federated_kmeans.runs.costs import AS_PUBLISHED, BASELINE, KFED, PRIVATE, PUBLIC, TUNED
 from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Job, Result
 

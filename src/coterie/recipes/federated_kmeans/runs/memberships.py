@@ -27,7 +27,7 @@ from coterie.protocols.clusterings import feddp_kmeans
 from coterie.protocols.clusterings.base import Clusterer
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd as LloydProtocol
 from coterie.protocols.clusterings.scott_kmeans import ScottKMeans
-from coterie.recipes.federated_kmeans.problems import DELTA, Problem
+from coterie.recipes.federated_kmeans.runs.problems import DELTA, Problem
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.tape import Tape

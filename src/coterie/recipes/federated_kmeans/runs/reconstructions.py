@@ -21,7 +21,7 @@ from coterie.measure.reconstruction import Originals, client_shift, cosines
 from coterie.privacy.guarantee import Level, Trust
 from coterie.protocols.clusterings import feddp_kmeans
 from coterie.protocols.clusterings.base import Clusterer
-from coterie.recipes.federated_kmeans.problems import CLUSTERS, DELTA, Problem, problem
+from coterie.recipes.federated_kmeans.runs.problems import CLUSTERS, DELTA, Problem, problem
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.tape import Tape

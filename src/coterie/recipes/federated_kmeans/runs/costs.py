@@ -20,7 +20,15 @@ from coterie.learn.clusters.lloyd import nearest
 from coterie.measure.clustering import kmeans_cost, purity
 from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.scott_kmeans import ScottKMeans
-from coterie.recipes.federated_kmeans.problems import CLUSTERS, CODES, DATA_SEED, DELTA, Problem, gaussians, problem
+from coterie.recipes.federated_kmeans.runs.problems import (
+    CLUSTERS,
+    CODES,
+    DATA_SEED,
+    DELTA,
+    Problem,
+    gaussians,
+    problem,
+)
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 

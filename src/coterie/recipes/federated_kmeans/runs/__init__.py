@@ -1,0 +1,1 @@
+"""What the jobs of the private k-means recipes do."""
