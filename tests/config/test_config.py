@@ -34,7 +34,7 @@ def test_an_unknown_option_suggests_the_nearest() -> None:
 
 def test_mingling_can_be_said_in_full() -> None:
     said = {"rate": 0.25, "threshold": 1, "counting": "decoys", "group_tags": 3, "unit": 2.0}
-    masked = {"smallest": 4, "spare": 1, "neighbours": 8, "width": 5, "signed": True}
+    masked = {"smallest": 4, "spare": 1, "neighbours": 8, "width": 5, "signed": True, "least": 6}
     config = parse({"trainer": {"kind": "ifca", "clusters": 3, "shared": ["0."]}}, "x.toml")
     protocol = config.protocol(config.trainers[0])
     for more in (masked, {"cipher": "ckks", "exact": True, "members": 64}):
@@ -44,7 +44,7 @@ def test_mingling_can_be_said_in_full() -> None:
         assert (found.rate, found.counting, found.unit) == (0.25, Counting.DECOYS, 2.0)
         assert found.cluster_keys is not None
         if more is masked:
-            assert found.cipher == PairwiseMasks(8, width=5, signed=True)
+            assert found.cipher == PairwiseMasks(8, width=5, signed=True, least=6)
             assert found.smallest == Smallest(4, 1)
         else:
             assert found.cipher == Ckks(members=64)

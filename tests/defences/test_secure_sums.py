@@ -11,7 +11,17 @@ import pytest
 import torch
 from tests.ring import blobs, play
 
-from coterie.defences.secure_sums import LAST, MASKED, OPEN, SHARES, WAITING, ClientsDropped, RoundLeftOut, SecureSums
+from coterie.defences.secure_sums import (
+    LAST,
+    MASKED,
+    OPEN,
+    SHARES,
+    WAITING,
+    ClientsDropped,
+    PairwiseMasks,
+    RoundLeftOut,
+    SecureSums,
+)
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.client import ClientSide
 from coterie.flow.drive import message_of
@@ -78,6 +88,23 @@ def test_a_round_with_too_few_left_is_left_out(lost: dict[str, Collection[int]],
     assert torch.equal(flatten(done.state.published.values), flatten(done.asks[0].published.values))
 
 
+@pytest.mark.parametrize(
+    ("masks", "words"),
+    [
+        (PairwiseMasks(), "a server that follows the protocol with 333 of the 500 clients of a round"),
+        (PairwiseMasks(20), "with 0 of the 500"),  # a third may drop out, which cuts rings of so few
+        (PairwiseMasks(signed=True), "whatever it says, once clients know each other, with 1 of the 3 clients"),
+        (PairwiseMasks(signed=True, least=100), "with 33 of the 100 clients"),
+    ],
+)
+def test_what_it_claims(masks: PairwiseMasks, words: str) -> None:
+    """A server that does not follow the protocol asks as few as clients allow."""
+    facts = replace(ONCE, participation=0.5).facts(blobs([2] * 1000))
+    said = SecureSums(masks).guarantee(facts).why_not
+    assert words in said
+    assert "a sum to which one client alone adds is its answer" in said
+
+
 def test_what_a_drop_out_kept_for_the_round_is_gone_with_it() -> None:
     done = play(ONCE, blobs(), MODEL, defence=SecureSums(), lost=lambda asked: [0] if asked.kind.part == MASKED else [])
     assert all(set(memory) == {LAST} for memory in done.ring.memory.values())
@@ -100,13 +127,25 @@ def test_a_client_answers_each_request_once_and_in_order() -> None:
     waiting.masked = True
     with pytest.warns(ClientsDropped, match="has sent its masked answer already"):
         side.answer(to_one, cohort)
-    with pytest.raises(NotPermitted, match="client 0 was asked '0 train' before; it answers once"):
+    with pytest.raises(NotPermitted, match=r"client 0 was asked '0 train' before, .* it answers once"):
         side.answer(asked.pick(torch.tensor([0])), cohort)
     del cohort.memory[0][WAITING]
     with pytest.raises(InvalidInput, match="before the request"):
         side.answer(to_one, cohort)
     with pytest.raises(InvalidInput, match="is none of secure sums"):
         side.answer(replace(to_one, kind=replace(asked.kind, part="odd")), cohort)
+
+
+def test_a_client_does_not_go_back_to_a_round_that_is_over() -> None:
+    """Asked again after the next round, it would train the same and be the difference of two sums."""
+    ring = Ring(ONCE, blobs(), MODEL, SecureSums(), Roots.seeded(0))
+    asked = message_of(next(ONCE.run(ONCE.start(ring.server), ring.server)), ring.server)
+    assert len(list(ring.clients.exchange(asked))) > 0
+    assert len(list(ring.clients.exchange(replace(asked, round=1)))) > 0
+    assert len(list(ring.clients.exchange(replace(asked, round=1, kind=Kind("judge"))))) > 0  # another request of it
+    for again in (asked, replace(asked, round=1)):
+        with pytest.raises(NotPermitted, match=f"was asked '{again.round} train' before, or is past it in round 1"):
+            list(ring.clients.exchange(again))
 
 
 # -- a server that does not keep to the rules -------------------------------------------------------------------------

@@ -228,3 +228,20 @@ def test_chunks_of_clients_give_the_same_sums() -> None:
     key = round.opening(IDS)
     assert torch.equal(added.open(key), MEMBERSHIP.double().T @ on_grid(values))
     assert torch.equal(joined.add(MEMBERSHIP).open(key), added.open(key))
+
+
+# -- strangers -------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_was_given_the_others_keys_takes_no_stranger() -> None:
+    """A server could enrol clients of its own, and mask one honest client with them alone."""
+    identities = {client: bytes([client]) * 32 for client in range(4)}
+    parties = {client: Party(client, request="0 train", identity=own) for client, own in identities.items()}
+    adverts = {client: party.advert for client, party in parties.items()}
+    roster = Roster.of(range(4), torch.ones(4, 1))
+    trusting, closed = parties[0], parties[1]
+    assert set(trusting.share(roster, adverts)) == {1, 2, 3}  # it remembers whom it saw first
+    closed.known, closed.closed = {client: adverts[client].identity for client in (0, 1, 2)}, True
+    with pytest.raises(NotPermitted, match="keys of client 3 are not signed by the one known to client 1"):
+        closed.share(roster, adverts)
+    assert 3 not in closed.known

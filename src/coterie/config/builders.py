@@ -51,16 +51,17 @@ def mingling(
     members: int = 512,
     partition: bool | None = None,
     signed: bool = False,
+    least: int = 0,
 ) -> Mingling:
     """``exact`` is true under secure sums and false under the paper's own cipher, unless it is given.
 
     ``mock`` opens to the same bits as ``ckks`` and protects nothing: for simulations only. ``group_tags`` is the number
     of clusters, where identity sets shall come from the group itself; without it they come from coins. ``members`` is
-    how many ciphertexts a sum under ``ckks`` or its mock may have.
+    how many ciphertexts a sum under ``ckks`` or its mock may have, ``least`` how many clients must be in secure sums.
     """
     ckks = Ckks(members=members)
     ciphers: dict[str, Cipher | PairwiseMasks] = {
-        "secure_sums": PairwiseMasks(neighbours, width=width, signed=signed),
+        "secure_sums": PairwiseMasks(neighbours, least=least, width=width, signed=signed),
         "ckks": ckks,
         "mock": MockCipher(ckks),
     }
@@ -81,12 +82,12 @@ def mingling(
     )
 
 
-def secure_sums(neighbours: int | None = None, width: int = 8, signed: bool = False) -> SecureSums:
+def secure_sums(neighbours: int | None = None, width: int = 8, signed: bool = False, least: int = 0) -> SecureSums:
     """``neighbours``: with how many others each client shares masks; all, if left out. ``width``: bytes of a word.
 
-    ``signed``: clients sign their keys, and compare what they were told.
+    ``signed``: clients sign their keys, and compare what they were told. ``least``: how many must be in a sum.
     """
-    return SecureSums(PairwiseMasks(neighbours, width=width, signed=signed))
+    return SecureSums(PairwiseMasks(neighbours, least=least, width=width, signed=signed))
 
 
 # -- parties that hold columns -------------------------------------------------------------------------------------

@@ -166,3 +166,8 @@ class RunFacts:
     bounded: Level | None = None  # the unit whose share in every sum is scaled to norm 1 at most; None: nothing is
     numbers_a_record: int = 0  # how many numbers each client tells of each single record in the whole run
     columns: int = 0  # of all clients together, where they hold columns of the same records
+    a_round: int = 0  # how many clients are asked together at the least; 0: all
+
+    @property
+    def asked(self) -> int:
+        return self.a_round or self.clients

@@ -17,7 +17,7 @@ from coterie.errors import require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
-from coterie.flow.protocol import Protocol, Running, Server
+from coterie.flow.protocol import Protocol, Running, Server, round_half_up
 from coterie.learn.params import Params, flatten, map_leaves
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import DELTA, Pool, RunFacts
@@ -60,7 +60,12 @@ class Trainer(Protocol[State]):
         """What a defence must know of training this federation to say what it guarantees."""
         exposures = _exposures(federation, self.rounds)
         pools = [tuple(self._trainings(pool) for pool in exposure) for exposure in exposures]
-        return RunFacts(federation.clients, self.rounds, self.local, _worst(pools), delta, self.reveals)
+        asked = self.asked_together(federation.clients)
+        return RunFacts(federation.clients, self.rounds, self.local, _worst(pools), delta, self.reveals, a_round=asked)
+
+    def asked_together(self, clients: int) -> int:
+        """How few of so many clients are asked in one request."""
+        return max(1, round_half_up(self.participation * clients))
 
     def _trainings(self, pool: Pool) -> Pool:
         return Pool(pool.size, pool.trainings * self.models_a_round + self.placements)

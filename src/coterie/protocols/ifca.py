@@ -100,6 +100,10 @@ class Ifca(ModelTrainer):
     def numberings(self) -> int:
         return self.starts
 
+    def asked_together(self, clients: int) -> int:
+        votes = self.begins.drawn and self.candidates > 0
+        return min(super().asked_together(clients), VOTERS) if votes else super().asked_together(clients)
+
     @property
     def looks(self) -> str:
         why = "the sums of all clusters in the clear, for averaged gradients" if self.average_gradients else ""

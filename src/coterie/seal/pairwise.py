@@ -115,6 +115,7 @@ class Party(SecretKey):
     request: str = ""  # which one this round answers
     identity: bytes = field(default=b"", repr=False)  # its long-lived private key; empty: it signs nothing
     known: dict[int, bytes] = field(default_factory=dict, repr=False)  # the long-lived keys that it has seen first
+    closed: bool = field(default=False, repr=False)  # whether it was given all of these, and takes no stranger's
     trusted: dict[int, bool] = field(default_factory=dict, repr=False)  # whose keys of this round are theirs
     answered: tuple[int, ...] | None = None  # for which survivors it has opened
 
@@ -130,7 +131,7 @@ class Party(SecretKey):
         """The other's keys, if they are signed by whom this client knows under that number."""
         advert = adverts[other]
         if self.identity and other not in self.trusted:
-            known = self.known.setdefault(other, advert.identity)
+            known = self.known.get(other, b"") if self.closed else self.known.setdefault(other, advert.identity)
             if known != advert.identity or not signed_by(known, advert.signature, advert.said(self.request, other)):
                 raise NotPermitted(f"keys of client {other} are not signed by the one known to client {self.client}")
             self.trusted[other] = True

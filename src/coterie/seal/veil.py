@@ -104,6 +104,11 @@ class HiddenSum(SealedSum):
     width: int
     newest: bytes = b""  # the context of the round that this is the outcome of
 
+    def __post_init__(self) -> None:
+        """Clusters that changed places would change a client's identity set, and two sets tell more than one."""
+        places = [at if one is None else one.slot for at, one in enumerate(self.sums)]
+        require(places == [*range(len(places))], "clusters of the sums", places, "must be in order; ask again")
+
     @property
     def fresh(self) -> list[bool]:
         """Which clusters' sums are of that round."""

@@ -291,3 +291,21 @@ def test_what_it_claims() -> None:
     assert shared.trust is Trust.NO_COLLUSION
     assert "no client hands it the shared key" in shared.trust.value
     assert masks.trust is Trust.HIDDEN_SUMS
+
+
+@pytest.mark.parametrize(
+    ("defence", "participation", "words"),
+    [
+        (Mingling(), 1.0, "nor by one that follows the protocol with 1 of the 12 clients of a round"),
+        (Mingling(), 0.5, "with 1 of the 6 clients of a round"),
+        (Mingling(smallest=Smallest(6)), 1.0, "with 4 of the 12"),
+        (Mingling(smallest=Smallest(12)), 1.0, "with 8 of the 12"),  # nine put a secret together
+        (Mingling(smallest=Smallest(2)), 1.0, "with 0 of the 12"),
+        (Mingling(smallest=Smallest(6), cipher=PairwiseMasks(2)), 1.0, "with 1 of the 12"),  # two cut a ring
+        (Mingling(smallest=Smallest(6, spare=1), cipher=PairwiseMasks(2)), 1.0, "with 0 of the 12"),
+    ],
+)
+def test_how_many_may_collude_follows_from_the_settings(defence: Mingling, participation: float, words: str) -> None:
+    said = defence.guarantee(replace(IFCA, participation=participation).facts(FEDERATION)).why_not
+    assert words in said
+    assert f"those of at least {defence.smallest.members}" in said

@@ -70,7 +70,7 @@ class MinglingClient(ClientGuard):
         if VOTES in published.sealed:
             counted = published.sealed[VOTES]
             assert isinstance(counted, HiddenSum)
-            return Published({**published.values, **counted.leaves(self.group)})
+            return Published({**published.values, **counted.leaves(self.voting)})
         origin, total = published.origin, published.sealed[SEALED]
         if origin is None:
             raise InvalidInput("published sums=sealed came without the models before them; ask the server again")
@@ -102,9 +102,10 @@ class MinglingClient(ClientGuard):
         return lambda: flatten(origin.values).double()
 
     @property
-    def group(self) -> GroupKey:
-        """What veils votes: the group key, or one that follows from the clients' key."""
-        return self.key if isinstance(self.key, GroupKey) else GroupKey.after(self.key.to_bytes())
+    def voting(self) -> GroupKey:
+        """What veils votes: a key that follows from the clients', so that no other sum opens as a vote, whose winner
+        they name."""
+        return GroupKey.after(self.key.to_bytes())
 
     @property
     def masks(self) -> PairwiseMasks:
@@ -153,7 +154,7 @@ class MinglingClient(ClientGuard):
             return self._reseal(asked, cohort)
         veil = None
         if asked.kind.name == CHOOSE.name:
-            veil = Veil(self.group, None)
+            veil = Veil(self.voting, None)
         elif isinstance(self.key, GroupKey) and asked.kind.name == TRAIN.name:
             veil = Veil(self.key, self.smallest)
         return follow_up(asked, cohort, self.masks, veil)

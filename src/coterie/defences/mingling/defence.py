@@ -137,14 +137,14 @@ class Mingling(Defence):
 
     def guarantee(self, run: RunFacts) -> Guarantee:
         why = (
-            "identities are hidden among decoys and models by encryption, not by noise, so there is no epsilon; the "
-            "server learns the identity sets, and "
+            "identities are hidden among decoys and models by encryption, not by noise, so there is no epsilon; a "
+            "server that follows the protocol learns the identity sets, and "
         )
         if isinstance(self.cipher, PairwiseMasks):
             why += (
                 "with one client's key the clusters' true sizes of each round, and the sums of those of at least "
                 f"{self.smallest.members}, from which it can place clients by counting over rounds; "
-                + bearing(self.cipher, run.clients)
+                + bearing(self.cipher, run.asked, self.smallest)
             )
             return Guarantee.none(why, Level.CLIENT, Trust.HIDDEN_SUMS)
         return Guarantee.none(why + "with one client's key everything", Level.CLIENT, Trust.NO_COLLUSION)

@@ -24,7 +24,8 @@ from coterie.defences.secure_sums.settings import (
     warn,
 )
 from coterie.errors import CoterieError, InvalidInput, NotPermitted, require
-from coterie.flow.cohort import FOR_ONE_TURN, Cohort
+from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
+from coterie.flow.turn import Turn
 from coterie.learn.params import Params
 from coterie.seal import shamir
 from coterie.seal.masked import MaskedBatch, largest_value
@@ -40,7 +41,7 @@ from coterie.wire.sealed import SEALED
 WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
 KNOWN = "secure sums: long-lived keys of others"
 IDENTITY = "secure sums: own long-lived key"  # a deployed client's, whose card others have
-LAST = "secure sums: the last request"  # and what it has answered, so that it does not do so again
+LAST = "secure sums: the last round"  # and what it has answered in it, so that it does not do so again
 Said = Any  # what a note holds once it is decoded: checked where it is used
 
 
@@ -103,19 +104,29 @@ def advertise(
     owned: Sequence[Own | None] = own or [None] * len(sent)
     rows = zip(cohort.memory, sent.ids.tolist(), values.double(), joined, owned, strict=True)
     for memory, client, vector, slots, one in rows:
-        if memory.get(LAST) == request:  # the same answer in two sums would be their difference
-            raise NotPermitted(
-                f"client {client} was asked {request!r} before; it answers once, in the next round again"
-            )
+        answered = _answered(memory, client, cohort.turn)
         party = Party(client, request=request)
         if settings.signed:
             own_key = cohort.turn.roots.secrets.child("long-lived key", client)
             party.identity = memory.get(IDENTITY) or own_key.bytes(KEY)
-            party.known = dict(memory.get(KNOWN, {}))
+            party.known, party.closed = dict(memory.get(KNOWN, {})), IDENTITY in memory
         waiting = Waiting(party, tuple(slots), vector, leaves, one)
-        memory[WAITING], memory[LAST] = waiting, request
+        memory[WAITING], memory[LAST] = waiting, answered
         notes.append(waiting.party.advert.to_bytes())
     return Contributions(sent.ids, {}, torch.ones(len(sent)), membership.float(), notes=tuple(notes))
+
+
+def _answered(memory: Memory, client: int, turn: Turn) -> tuple[int, tuple[str, ...]]:
+    """The round, and all that was asked in it, this too. The same answer in two sums would be their difference, so
+    nothing is answered twice, and no round that is over."""
+    round, kinds = memory.get(LAST, (-1, ()))
+    request = str(turn.kind)
+    if turn.round < round or (turn.round == round and request in kinds):
+        raise NotPermitted(
+            f"client {client} was asked '{turn.round} {request}' before, or is past it in round {round}; it answers "
+            "once, in the next round again"
+        )
+    return turn.round, (*kinds, request) if turn.round == round else (request,)
 
 
 def shapes_of(leaves: Params) -> dict[str, tuple[int, ...]]:

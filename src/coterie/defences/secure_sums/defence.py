@@ -84,5 +84,8 @@ class SecureSums(Defence):
         return f"the server needs {protocol.looks}, and sees sums alone" if protocol.looks else ""
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        why = f"answers are hidden in sums, not by noise, so there is no epsilon; {bearing(self.masks, run.clients)}"
+        why = (
+            "answers are hidden in sums, not by noise, so there is no epsilon; a sum to which one client alone adds is "
+            f"its answer; but for that {bearing(self.masks, run.asked)}"
+        )
         return Guarantee.none(why, Level.CLIENT, Trust.SECURE_SUMS)

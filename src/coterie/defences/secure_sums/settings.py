@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from coterie.errors import require
 from coterie.seal.cipher import Grid
 from coterie.seal.collusion import most_colluders
+from coterie.seal.roster import LEAST
 from coterie.seal.streams import WORD
 from coterie.seal.veil import GroupKey
 
@@ -80,11 +81,23 @@ class Veil:
     smallest: Smallest | None
 
 
-def bearing(masks: PairwiseMasks, clients: int) -> str:
-    """What follows from the settings for how many clients may collude, in words."""
-    most = most_colluders(clients, masks.neighbours, asks_once=not masks.signed)
-    whom = "whatever it says once clients know each other" if masks.signed else "that follows the protocol"
-    return f"no answer is read by a server, {whom}, with {most} of {clients} clients (risk 2^-40 a round)"
+def bearing(masks: PairwiseMasks, clients: int, smallest: Smallest | None = None) -> str:
+    """What follows from the settings for how many clients of a round may collude, in words.
+
+    With ``smallest`` sums are hidden from the server, and those who collude may be the other members of a sum.
+    """
+    if smallest is not None:
+        most = most_colluders(clients, masks.neighbours, gone=smallest.spare, tallied=True)
+        never_cut = clients if masks.neighbours is None else masks.neighbours - 1 - smallest.spare  # any ring
+        most = max(0, min(most, smallest.members - 2, never_cut))
+        whom = f"alone, nor by one that follows the protocol with {most}"
+    elif masks.signed:  # it chooses who takes part, and how few
+        clients = min(clients, max(masks.least, LEAST))
+        most = most_colluders(clients, masks.neighbours, asks_once=False)
+        whom = f"whatever it says, once clients know each other, with {most}"
+    else:
+        whom = f"that follows the protocol with {most_colluders(clients, masks.neighbours)}"
+    return f"no answer is read by a server {whom} of the {clients} clients of a round (risk 2^-40)"
 
 
 def warn(text: str, category: type[Warning]) -> None:
