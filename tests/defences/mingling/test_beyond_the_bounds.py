@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.defences.mingling.client import VOTES
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.mingling.fuzzy_tags import SampledSets, TagRule
-from coterie.defences.secure_sums import MASKED
+from coterie.defences.secure_sums import MASKED, Smallest
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
 from coterie.learn.params import flatten
@@ -56,6 +56,12 @@ def test_members_that_collude_subtract_themselves() -> None:
     left = opened(defence, three, 1) - own[9] - own[10]
     torch.testing.assert_close(left, own[11], rtol=0, atol=1e-5)
     assert "with 1 of the 12" in defence.guarantee(three.facts(FEDERATION)).why_not
+
+
+def test_without_a_smallest_size_a_client_alone_in_its_cluster_is_read_with_one_key() -> None:
+    """Twelve are in the sum, and eleven of them with zeros."""
+    found = opened(Mingling(threshold=3, smallest=Smallest(1)), alone, 1)
+    torch.testing.assert_close(found, answers(alone)[11], rtol=0, atol=1e-5)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,7 @@ def bearing(masks: PairwiseMasks, clients: int, smallest: Smallest | None = None
 
     With ``smallest`` sums are hidden from the server, and those who collude may be the other members of a sum.
     """
+    what = "answer" if smallest is None else "model"
     if smallest is not None:
         most = most_colluders(clients, masks.neighbours, gone=smallest.spare, tallied=True)
         never_cut = clients if masks.neighbours is None else masks.neighbours - 1 - smallest.spare  # any ring
@@ -97,7 +98,7 @@ def bearing(masks: PairwiseMasks, clients: int, smallest: Smallest | None = None
         whom = f"whatever it says, once clients know each other, with {most}"
     else:
         whom = f"that follows the protocol with {most_colluders(clients, masks.neighbours)}"
-    return f"no answer is read by a server {whom} of the {clients} clients of a round (risk 2^-40)"
+    return f"no {what} is read by a server {whom} of the {clients} clients of a round (risk 2^-40)"
 
 
 def warn(text: str, category: type[Warning]) -> None:
