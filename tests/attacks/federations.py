@@ -13,6 +13,7 @@ from coterie.attacks.updates import Imitation
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition.property import Control, PropertySplit
 from coterie.flow.adversary import Adversary
+from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.learn.models.dense import Dense
@@ -58,13 +59,15 @@ def run(
     warmup: int = 10,
     adversaries: Sequence[Adversary] = (),
     threat: ThreatModel | None = None,
+    defence: Defence | None = None,
 ) -> Ran:
     rng = Rng.seeded(seed)
     split = PropertySplit(clients, "mark", every=2, warmup=warmup, control=control)
     federation = split.split(marked_examples(seed=seed), rng.child("partition"))
     threat = threat or property_threat()
     tape, witness = Tape([threat]), Witness()
-    ring = Ring(protocol, federation, MODEL, roots=Roots.same(rng), tape=tape, adversaries=adversaries, witness=witness)
+    guard, roots = defence or Defence(), Roots.same(rng)
+    ring = Ring(protocol, federation, MODEL, guard, roots, tape, adversaries, witness)
     with ring:
         state = ring.run()
     return Ran(federation, split, tape.view(threat), witness, flatten(protocol.result(state).values), ring.memory)

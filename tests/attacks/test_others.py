@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.attacks.federations import LOCAL, Ran, passive, run
-from tests.attacks.test_property_active import active
+from tests.attacks.test_property_active import active, auxiliary
 
 from coterie.attacks.others import Behind, Own, Rules, own_uploads, who_is_behind
-from coterie.attacks.property import Known
+from coterie.attacks.property import Known, PropertyWatch
 from coterie.attacks.updates import Observed, aggregates
+from coterie.audit.families.property_inference import rules_of
+from coterie.defences.robust import Krum, Median, NormClip
 from coterie.errors import InvalidInput
+from coterie.flow.guard import Defence
+from coterie.flow.stack import Stack
 from coterie.learn.params import Params, flatten
 from coterie.measure.judge import judge
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
+from coterie.protocols.server_steps import ServerStep
 from coterie.rng import Rng
 from coterie.wire.view import ThreatModel
 
 FL = FedAvg(rounds=51, local=LOCAL, weighting="equal")
 CFL = Ifca(rounds=51, local=LOCAL, weighting="equal", clusters=2)
 SERVER = ThreatModel("server", server=True)
+STEPS = [ServerStep(), ServerStep("adam", lr=0.05), ServerStep("yogi", lr=0.05)]
 
 
 def observed(size: int | None = None, slot: int = 0, update: float = 1.0) -> Observed:
@@ -87,6 +94,73 @@ def test_what_is_left_is_the_mean_of_the_others(protocol: Any) -> None:
         share = float(weights[sent.ids == 0].sum() / weights.sum())
         left = flatten(Behind(mine, share, (2, 2)).without_own(seen.update), 0)
         torch.testing.assert_close(left, mean - flatten(seen.start, 0), atol=1e-5, rtol=1e-3)
+
+
+def known() -> Known:
+    return Known.of(auxiliary())
+
+
+@pytest.mark.parametrize("protocol", [FL, CFL], ids=["FL", "CFL"])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.kind)
+def test_what_the_server_s_optimiser_does_is_undone(protocol: Any, step: ServerStep) -> None:
+    """What everybody sent is what the server's view of the same run has."""
+    protocol = replace(protocol, rounds=14, server_step=step)
+    view, all_sent = run(protocol).view, run(protocol, threat=SERVER).view
+    watch = PropertyWatch(passive(rules=Rules.of(3, protocol.slots, server=step)), known(), Rng.seeded(0), ())
+    compared = 0
+    for round, group in groupby(aggregates(view, 0), key=lambda seen: seen.round):
+        for seen in watch.means(list(group)):
+            sent = all_sent.sent(round)
+            weights = sent.weights * sent.membership[:, seen.slot]
+            sums = weights @ flatten({name: leaf[:, 0] for name, leaf in sent.values.items()})
+            mean, found = sums / weights.sum() - flatten(seen.start, 0), flatten(seen.update, 0)
+            compared += 1
+            if step.kind == "momentum":
+                torch.testing.assert_close(found, mean, atol=1e-5, rtol=1e-3)
+            else:  # the first steps of these are nearly signs, of which little follows
+                assert float(torch.cosine_similarity(found, mean, 0)) > 0.9
+    assert compared >= 13
+
+
+def test_what_was_not_followed_from_the_start_cannot_be_undone() -> None:
+    rounds = Ifca(rounds=20, local=LOCAL, clusters=2, participation=0.6, server_step=STEPS[0])
+    ran = run(rounds, clients=5)
+    attack = passive(rules=Rules.of(5, 2, server=STEPS[0]))
+    with pytest.raises(InvalidInput, match="were seen"):
+        attack.infer(ran.view, auxiliary(), Rng.seeded(0))
+
+
+def test_a_server_s_optimiser_hides_nothing() -> None:
+    """Who knows it finds what who does not know it misses."""
+    protocol = replace(FL, server_step=STEPS[0])
+    ran = run(protocol, clients=4)
+    truth, aside = ran.witness.property_truth(ran.federation), ran.split.auxiliary(ran.federation)
+    naive, knowing = (
+        judge(passive(rules=Rules.of(4, 1, server=rule)).infer(ran.view, aside, Rng.seeded(0)), truth).score
+        for rule in (None, protocol.server_step)
+    )
+    assert knowing > 0.8 > naive + 0.1
+
+
+def test_a_median_has_no_part_that_is_the_own_upload() -> None:
+    attack = passive(rules=Rules.of(5, 1))
+    ran = run(FL, 2, 5, defence=Median())
+    truth, aside = ran.witness.property_truth(ran.federation), ran.split.auxiliary(ran.federation)
+    wrong, right = (
+        judge(replace(attack, rules=rules).infer(ran.view, aside, Rng.seeded(2)), truth).score
+        for rules in (attack.rules, replace(attack.rules, averages=False))
+    )
+    assert right > 0.7 > wrong + 0.1
+
+
+@pytest.mark.parametrize(
+    ("defence", "mean"),
+    [(Defence(), True), (NormClip(1.0), True), (Median(), False), (Stack(NormClip(1.0), Krum(1)), False)],
+)
+def test_the_audit_knows_what_the_server_does(defence: Defence, mean: bool) -> None:
+    stepping = replace(CFL, server_step=STEPS[0])
+    assert rules_of(stepping, 4, defence) == replace(Rules.of(4, 2, server=STEPS[0]), averages=mean)
+    assert rules_of(replace(stepping, participation=0.5), 4, defence).server is None  # who misses a round cannot undo
 
 
 def pick_first(made: Params, _: Observed) -> Params:

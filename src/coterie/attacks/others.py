@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -30,6 +31,15 @@ UNEXPLAINED = 1e-9  # of its squared length: an own update of which less is its 
 LEAST_SPREAD = 1e-5  # of a share: rounding, and what a normal distribution of few moments does not know
 
 
+class ServerRule(Protocol):
+    """The server's optimiser, in the hands of whoever has followed every move of a model (``protocols.ServerStep``)."""
+
+    def undone(
+        self, moved: Params, moments: Mapping[str, torch.Tensor]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """By how much the clients' mean differed from the model that moved so, and what the server remembers then."""
+
+
 @dataclass(frozen=True)
 class Rules:
     """What everybody who takes part is told of the protocol.
@@ -37,21 +47,27 @@ class Rules:
     ``sizes``: how few and how many clients may stand behind an aggregate, (N, N) where N clients train one model.
     ``total``: how many take part in every round, over all clusters, where the adversary is given every cluster's model.
     ``weighted``: whether clients count by their samples, so that a size does not yet tell the own share.
+    ``server``: its optimiser, where it does more than publish the clients' mean.
+    ``averages``: whether it takes a mean; of a median no part is the adversary's own, and its upload is left in.
     """
 
     sizes: tuple[int, int] = (1, 6)
     total: int | None = None
     weighted: bool = False
+    server: ServerRule | None = None
+    averages: bool = True
 
     def __post_init__(self) -> None:
         low, high = self.sizes
         require(1 <= low <= high, "sizes", self.sizes, "must be a range of whole numbers from 1 up")
 
     @staticmethod
-    def of(clients: int, models: int, everybody: bool = True, weighted: bool = False) -> Rules:
+    def of(
+        clients: int, models: int, everybody: bool = True, weighted: bool = False, server: ServerRule | None = None
+    ) -> Rules:
         """For so many clients that train so many models, all of which are published to everybody."""
         fixed = everybody and models == 1
-        return Rules((clients if fixed else 1, clients), clients if everybody else None, weighted)
+        return Rules((clients if fixed else 1, clients), clients if everybody else None, weighted, server)
 
 
 @dataclass(frozen=True)

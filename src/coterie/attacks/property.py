@@ -12,7 +12,7 @@ upload is taken out; Melis et al.'s code, which it builds on, does.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -67,7 +67,7 @@ class PassiveProperty:
     alike; None gives all of them the auxiliary data's mix, as the paper does.
 
     ``keep_own`` leaves the own upload where it is and adds it to what is imagined, for a size that is drawn from the
-    rules' range: worse, and here to be compared with.
+    rules' range: worse where the server takes a mean, and here to be compared with.
     """
 
     imitation: Imitation
@@ -96,6 +96,11 @@ class PassiveProperty:
         require(0 < self.mix[0] <= self.mix[1] <= 1, "mix", self.mix, "must be a range within (0, 1]")
         require(self.skew is None or self.skew > 0, "skew", self.skew, "must be positive, or None for no skew")
 
+    @property
+    def leaves_own(self) -> bool:
+        """Whether the own upload stays in what is looked at."""
+        return self.keep_own or not self.rules.averages
+
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Suspicions:
         return self.infer_by(view, auxiliary, rng, (self.features,))[0]
 
@@ -119,7 +124,7 @@ class PassiveProperty:
 
     def aggregated(self, updates: Params, behind: Behind, rng: Rng) -> dict[str, Tensor]:
         """Aggregates (2 pairs, ...) of those who were imagined, the first half with the property."""
-        own = behind.own.clients if self.keep_own and behind.own is not None else 0
+        own = behind.own.clients if self.leaves_own and behind.own is not None else 0
         if own:
             assert behind.own is not None
             mine = behind.own.update
@@ -131,7 +136,7 @@ class PassiveProperty:
         self, seen: Sequence[Observed], own: dict[int, Own], known: Known, updates: dict[int, Params], rng: Rng
     ) -> dict[int, Behind]:
         """Who stands behind each of a round's aggregates; ``updates`` are those imagined already, by cluster."""
-        if self.keep_own:
+        if self.leaves_own:
             low, high = self.rules.sizes
             return {
                 observed.slot: Behind(here, 0.0, (max(low - mine, 1), max(high - mine, 1)))
@@ -204,7 +209,7 @@ class PassiveProperty:
 @register
 @dataclass
 class PropertyNotes:
-    """What the attack keeps of the rounds that it has looked at; no model is among it.
+    """What the attack keeps of the rounds that it has looked at: of models no more than the server does.
 
     Of imagined aggregates it keeps a fair sample of bounded size, of real ones the features, for each way of making
     them.
@@ -217,6 +222,8 @@ class PropertyNotes:
     made: list[Tensor] = field(default_factory=list)  # for each way, (rows, features)
     has: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # (rows,)
     count: int = 0  # how many were made in all
+    moments: dict[int, dict[str, Tensor]] = field(default_factory=dict)  # by cluster: the server's optimiser's
+    missed: bool = False  # whether there was a round that was not seen, so that moments may be unknown
 
 
 @dataclass
@@ -234,10 +241,28 @@ class PropertyWatch:
 
     def look(self, view: View) -> None:
         """At all rounds whose outcome has been published since the last time."""
-        first = max(self.attack.warmup, self.notes.following)
+        warmup, notes = self.attack.warmup, self.notes
+        first = max(warmup if self.attack.rules.server is None else 0, notes.following)
         for round, group in groupby(aggregates(view, first), key=lambda observed: observed.round):
-            self._note(list(group), view)
-            self.notes.following = round + 1
+            notes.missed = notes.missed or not set(range(notes.following, round)) <= set(view.rounds())
+            seen = self.means(list(group))
+            if seen and round >= warmup:
+                self._note(seen, view)
+            notes.following = round + 1
+
+    def means(self, seen: list[Observed]) -> list[Observed]:
+        """A round's moves as what the clients' means asked for, before the server's optimiser.
+
+        Where a round was missed, what that remembers is unknown for good, and nothing can be said any more.
+        """
+        rule, notes = self.attack.rules.server, self.notes
+        if rule is None:
+            return seen
+        found = []
+        for observed in () if notes.missed else seen:
+            mean, notes.moments[observed.slot] = rule.undone(observed.update, notes.moments.get(observed.slot, {}))
+            found.append(replace(observed, update=mean))
+        return found
 
     def guesses(self) -> list[Suspicions]:
         """One for each way of making features."""
@@ -272,7 +297,7 @@ class PropertyWatch:
             here = behind[observed.slot]
             if here.alone:  # it says nothing of anybody else
                 continue
-            update = observed.update if attack.keep_own else here.without_own(observed.update)
+            update = observed.update if attack.leaves_own else here.without_own(observed.update)
             self._keep_seen((round, observed.slot), update)
             self.notes.sizes.append(here.own.clients + here.others[0] if here.own is not None else 0)
             if attack.imagines(round):

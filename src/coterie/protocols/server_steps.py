@@ -13,6 +13,7 @@ from coterie.errors import require
 from coterie.learn.params import Params
 
 KINDS = ("momentum", "adam", "yogi")
+UNDOING = 50  # steps of an iteration that gains a digit or more in each
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,28 @@ class ServerStep:
                 move = first / (second.sqrt() + self.tau)
             values[name] = torch.where(here, leaf + self.lr * move, leaf)
         return values, kept
+
+    def undone(self, moved: Params, moments: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The inverse, of one model: by how much the clients' mean differed from it, and what is remembered then.
+
+        Anybody who has followed a model's moves from the start can compute it: a server's optimiser hides nothing.
+        """
+        means, kept = {}, {}
+        for name, leaf in moved.items():
+            move = leaf.double() / self.lr
+            old = moments.get(f"first/{name}", torch.zeros_like(move))
+            if self.kind == "momentum":
+                kept[f"first/{name}"], towards = move, move - self.beta * old
+            else:
+                before = moments.get(f"second/{name}", torch.full_like(move, self.tau**2))
+                towards, second = torch.zeros_like(move), before
+                for _ in range(UNDOING):  # the second moment depends on what is sought, but by little
+                    towards = (move * (second.sqrt() + self.tau) - self.beta * old) / (1 - self.beta)
+                    second = self._second(before, towards.square())
+                kept[f"first/{name}"] = self.beta * old + (1 - self.beta) * towards
+                kept[f"second/{name}"] = second
+            means[name] = towards.to(leaf.dtype)
+        return means, kept
 
     def _second(self, before: Tensor, squared: Tensor) -> Tensor:
         if self.kind == "yogi":

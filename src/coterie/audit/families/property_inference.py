@@ -22,9 +22,11 @@ from coterie.config.schema import Choice
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition.property import Control, PropertySplit
 from coterie.defences.dpsgd import DpSgd
+from coterie.defences.robust import RobustServer
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
 from coterie.flow.imitated import imitated
+from coterie.flow.stack import StackedServer
 from coterie.learn.models.model import Model
 from coterie.measure.aggregates import Steadiness
 from coterie.measure.findings import Chart, Finding, Series
@@ -158,7 +160,7 @@ class PropertyInference(Family):
             imitation,
             property_threat(PropertySplit.attacker),
             imagine_every=every,
-            rules=rules_of(trainer, clients),
+            rules=rules_of(trainer, clients, guard),
             most_features=1024,
         )
 
@@ -182,14 +184,22 @@ def split_of(subject: Subject, control: Control = Control.NONE) -> PropertySplit
     )
 
 
-def rules_of(trainer: Trainer[object], clients: int) -> Rules:
-    """What the trainer's own rules tell each of its clients about the size of clusters."""
+def rules_of(trainer: Trainer[object], clients: int, guard: Defence) -> Rules:
+    """What the trainer's own rules, and the server's, tell each client about who is behind a model, and how."""
     weighted = trainer.weighting == "samples"
     if trainer.participation == 1 and isinstance(trainer, FedEM):  # everybody trains every model
-        return Rules((clients, clients), weighted=weighted)
+        return Rules((clients, clients), weighted=weighted, averages=averages(guard))
     all_seen = isinstance(trainer, ModelTrainer)  # a server that clusters gives each client its own cluster's model
     models = trainer.slots if isinstance(trainer, ModelTrainer) else clients
-    return Rules.of(clients, models, all_seen and trainer.participation == 1, weighted)
+    everybody = all_seen and trainer.participation == 1
+    server = trainer.server_step if everybody and isinstance(trainer, ModelTrainer) else None
+    return replace(Rules.of(clients, models, everybody, weighted, server), averages=averages(guard))
+
+
+def averages(guard: Defence) -> bool:
+    """Whether the server takes means of what clients send."""
+    servers = guard.server.guards if isinstance(guard.server, StackedServer) else (guard.server,)
+    return not any(isinstance(server, RobustServer) for server in servers)
 
 
 def can_tamper(model: Model, classes: int) -> bool:
