@@ -158,7 +158,7 @@ def test_a_median_has_no_part_that_is_the_own_upload() -> None:
     [(Defence(), True), (NormClip(1.0), True), (Median(), False), (Stack(NormClip(1.0), Krum(1)), False)],
 )
 def test_the_audit_knows_what_the_server_does(defence: Defence, mean: bool) -> None:
-    stepping = replace(CFL, server_step=STEPS[0])
+    stepping: Any = replace(CFL, server_step=STEPS[0])
     assert rules_of(stepping, 4, defence) == replace(Rules.of(4, 2, server=STEPS[0]), averages=mean)
     assert rules_of(replace(stepping, participation=0.5), 4, defence).server is None  # who misses a round cannot undo
 

@@ -180,7 +180,9 @@ def test_steadier_aggregates_and_own_uploads_are_compared_by_seed() -> None:
             ("CFL", "neighbours", 0.5),
         )
     ]
-    assert decisions(figure_claims(Rows.of(rows))) == [HOLDS, FAILS]
+    assert decisions(figure_claims(Rows.of(rows))) == [HOLDS, HOLDS, HOLDS, FAILS]
+    back = [steady("FL", STEADINESS, -0.3), steady("CFL", STEADINESS, 0.01)]
+    assert decisions(figure_claims(Rows.of(back))) == [FAILS, UNDECIDED, HOLDS]  # an oscillation is no agreement
     own = [
         Row(Key.of(task="C", method="CFL", clients=3, own=own), own, None, around(value))
         for own, value in (("taken out", 0.9), ("left in", 0.7))

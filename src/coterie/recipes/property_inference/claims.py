@@ -96,12 +96,17 @@ def _loses_less(rows: Rows) -> list[Claim]:
 
 
 def figure_claims(rows: Rows) -> list[Claim]:
-    """Section 4.4: the aggregates of a cluster are steadier than those of everybody, and the property shows clearer."""
+    """Section 4.4: consecutive aggregates point the same way (Figure 4), those of a cluster more than those of
+    everybody, and the property shows clearer in them (Figure 2)."""
+    alike = [
+        Claim(f"consecutive aggregates point the same way ({row.label})", row.ours.above(0), shown(row))
+        for row in rows.where(measure=STEADINESS)
+    ]
     steady = above(rows, "CFL's aggregates are steadier", {"method": "CFL", "measure": STEADINESS}, {"method": "FL"})
     clear = above(
         rows, "the property shows clearer on CFL", {"method": "CFL", "measure": "neighbours"}, {"method": "FL"}
     )
-    return [*steady, *clear]
+    return [*alike, *steady, *clear]
 
 
 # -- what several of them use -----------------------------------------------------------------------------------------
