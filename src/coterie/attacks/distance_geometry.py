@@ -6,8 +6,10 @@ the centres are A X for a matrix A (k, records) that it knows. With J for centri
     -1/2 J D J = X (J A X)' = G B',    where G = X X' and B = J A.
 
 Centring by rows removes whatever is the same for all centres, such as the subtraction of the minimum. All steps side by
-side give E = G B'. Then B E = B G B', and G = E (B E)^+ E' (Nystroem), exactly if the centres span the columns. So the
-records are known up to a rotation, and with a few known ones up to nothing (Procrustes).
+side give E = G B'. With U for the left singular vectors of E, G = U W U' and (B U) W = E' U, which least squares solve
+for W: exactly if the centres span the columns. So the records are known up to a rotation, and with a few known ones up
+to nothing (Procrustes). Nystroem's G = E (B E)^+ E' is the same on paper, but B E has the squares of E's singular
+values, and of float32 messages the smaller half of them is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from coterie.attacks.registration import few_known, registered, spanned
+from coterie.attacks.registration import few_known, registered
 from coterie.attacks.regression import TOLERANCE, best_fitted, fitted
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, NotPermitted, require
@@ -29,6 +31,7 @@ from coterie.wire.view import ThreatModel, View
 SEED, DISTANCES, RESULT, OPENED = "seed", "distances", "result", "distances/opened"
 RECORD = "record"  # the tag of known records: which ones they are
 CURIOUS_SERVER = ThreatModel("curious server", server=True, knows="some records, all their columns")
+CONGRUENT = 0.01  # relative: what rounding leaves of distances is far below, what noise leaves far above
 POPULATION = "population"  # the part of the auxiliary data with records of others, who are not in the table
 
 
@@ -63,10 +66,11 @@ class Distances:
 class DistanceGeometry:
     """Reads ``seen``, of one ``party`` where that is what is seen, and aligns by the known records.
 
-    More known records than columns (and one) are enough for a fit without constraints, which noise spoils least. With
-    fewer, or with columns in which the known ones do not differ, distances are preserved (Giannella, Liu and Kargupta
-    2013): the part of a record in the span of the known ones is found, and the rest by public ``bounds``. With a sample
-    of others from the same population (``POPULATION``), no record need be known (``registration``).
+    Where what was seen keeps the distances between known records, it is turned to them (Giannella, Liu and Kargupta
+    2013): the part of a record in the span of the known ones is found, and the rest by public ``bounds``. Where it does
+    not, under noise or if the centres do not span the columns, more known records than columns (and one) are enough for
+    a fit without constraints. With a sample of others from the same population (``POPULATION``), no record need be
+    known (``registration``).
     """
 
     seen: Seen = Seen.TOTALS
@@ -84,16 +88,16 @@ class DistanceGeometry:
             require(len(rows) >= 2, "known records", len(rows), "must be at least 2: one alone aligns nothing")
             features = centred(self._features(view))
             return Recovered(best_fitted(features, rows, columns), rows, (_rank(features),))
-        stacked, middle = embedding(steps_of(view, self.party))
-        rank = _rank(middle)
-        most = min(rank, columns.shape[1])
-        if spanned(columns) >= most and len(rows) > most + 1:
-            return Recovered(fitted(low_rank(stacked, columns.shape[1]), rows, columns), rows, (rank,))
-        points = nystroem(stacked, middle, most)
+        stacked, made = embedding(steps_of(view, self.party))
+        points, rank = located(stacked, made, columns.shape[1])
         if len(others):
             return Recovered(registered(points, others, rows, columns), rows, (rank,))
         require(len(rows) >= 2, "known records", len(rows), f"must be at least 2, or give others as {POPULATION!r}")
-        return Recovered(few_known(points, rows, columns, self.bounds), rows, (rank,))
+        if congruent(points[rows], columns):
+            return Recovered(few_known(points, rows, columns, self.bounds), rows, (rank,))
+        if len(rows) > points.shape[1] + 1:
+            return Recovered(fitted(low_rank(stacked, columns.shape[1]), rows, columns), rows, (rank,))
+        return Recovered(few_known(points, rows, columns), rows, (rank,))
 
     def _features(self, view: View) -> Tensor:
         if self.seen is Seen.SHAPES:
@@ -231,31 +235,35 @@ def centred_both(squared: Tensor) -> Tensor:
 
 
 def embedding(steps: Sequence[Distances]) -> tuple[Tensor, Tensor]:
-    """E (records, m) of all steps, and B E (m', m') of those whose centres are known."""
-    parts, rows = [], []
-    for step in steps:
-        parts.append(centred_both(step.squared))
-        if step.weights is not None:
-            rows.append((step.weights - step.weights.mean(0), parts[-1]))
-    stacked = torch.cat(parts, 1)
-    require(len(rows) > 0, "steps whose centres are known", 0, "must be at least one; record the run from its start")
-    known = torch.cat([part for _, part in rows], 1)
-    middle = torch.cat([centres @ known for centres, _ in rows])
-    return stacked, (middle + middle.T) / 2
+    """E (records, m) of all steps, and B (m', records) of those whose centres are known, which are E's last columns."""
+    stacked = torch.cat([centred_both(step.squared) for step in steps], 1)
+    made = [step.weights - step.weights.mean(0) for step in steps if step.weights is not None]
+    require(len(made) > 0, "steps whose centres are known", 0, "must be at least one; record the run from its start")
+    return stacked, torch.cat(made)
 
 
-def _rank(symmetric_or_features: Tensor) -> int:
-    values = torch.linalg.svdvals(symmetric_or_features)
+def _rank(features: Tensor) -> int:
+    values = torch.linalg.svdvals(features)
     return int((values > TOLERANCE * values.max().clamp_min(1e-300)).sum())
 
 
-def nystroem(stacked: Tensor, middle: Tensor, rank: int) -> Tensor:
-    """(records, rank): the records up to a rotation."""
-    values, vectors = torch.linalg.eigh(middle)
-    top = values.argsort(descending=True)[:rank]
-    kept = values[top].clamp_min(TOLERANCE * float(values.max().clamp_min(1e-300)))
-    points: Tensor = stacked[:, -len(middle) :] @ (vectors[:, top] / kept.sqrt())
-    return points
+def located(stacked: Tensor, made: Tensor, most: int) -> tuple[Tensor, int]:
+    """(records, at most so many): the records up to a rotation, and the rank of what was seen."""
+    every, sizes, _ = torch.linalg.svd(stacked, full_matrices=False)
+    rank = int((sizes > TOLERANCE * sizes.max().clamp_min(1e-300)).sum())
+    basis = every[:, : max(1, min(rank, most))]
+    products = stacked[:, -len(made) :].T @ basis  # (m', rank)
+    gram = torch.linalg.lstsq(made @ basis, products, driver="gelsd").solution
+    values, vectors = torch.linalg.eigh((gram + gram.T) / 2)
+    points: Tensor = basis @ (vectors * values.clamp_min(0).sqrt())
+    return points, rank
+
+
+def congruent(points: Tensor, columns: Tensor) -> bool:
+    """Whether known records are as far from each other among the points as they truly are."""
+    seen, true = centred(points), centred(columns)
+    products = true @ true.T
+    return float((seen @ seen.T - products).norm()) <= CONGRUENT * float(products.norm())
 
 
 def low_rank(stacked: Tensor, rank: int) -> Tensor:

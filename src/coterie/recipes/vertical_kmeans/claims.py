@@ -43,13 +43,13 @@ def total_claims(rows: Rows) -> Sequence[Claim]:
 def recovery_claims(rows: Rows) -> Sequence[Claim]:
     """Ours: distances give all columns away once d + 3 records are known, and masked sums change nothing of it."""
     found = []
+    views = ((Seen.PARTY.value, NONE, "of a party"), (Seen.TOTALS.value, MASKED, "of every party, under masked sums,"))
     for data, enough in (("acs_income", 13), ("digits", 40)):
-        for row in rows.where(data=data, seen=Seen.PARTY.value, mechanism=NONE, known=enough):
-            text = f"{data}: {enough} known records give every column of a party away (correlation above 0.99)"
-            found.append(Claim(text, row.values["least"].above(0.99), f"least {row.values['least']}"))
-    for row in rows.where(data="acs_income", seen=Seen.TOTALS.value, mechanism=MASKED, known=13):
-        text = "acs_income: under masked sums, 13 known records give every column of every party away"
-        found.append(Claim(text, row.values["least"].above(0.99), f"least {row.values['least']}"))
+        for seen, under, whose in views:
+            for row in rows.where(data=data, seen=seen, mechanism=under, known=enough):
+                for name, which in (("told", "in which they differ"), ("least", "that varies")):
+                    text = f"{data}: {enough} known records give every column {whose} away {which} (above 0.99)"
+                    found.append(Claim(text, row.values[name].above(0.99), f"least {row.values[name]}"))
     for row in rows.where(seen=Seen.SHAPES.value, mechanism=BLINDED, known=1000):
         floor = rows.get(row.key.but(seen=Seen.ASSIGNMENTS.value, mechanism=NONE))
         if floor is not None:

@@ -214,8 +214,9 @@ def recovery(
 ) -> Result:
     """Correlation of what is read with what is true, over the columns that vary; the control has its records mixed up.
 
-    Where a party's distances are read, it is the first party's columns that are looked for. Who knows no record has
-    others' of the same population; in its control these are turned at random.
+    ``told``: the least over columns in which known records differ; the ``undecided`` others vary elsewhere alone. Where
+    a party's distances are read, it is the first party's columns that are looked for. Who knows no record has others'
+    of the same population; in its control these are turned at random.
     """
     federation, view = recorded(name, mechanism, epsilon, clusters, steps, parties, records, memoised, seed, data)
     which = Seen(seen)
@@ -233,10 +234,14 @@ def recovery(
     scores = correlations(guess, truth)
     varying = scores[~scores.isnan()]
     control = torch.stack([correlations(guessed(turn), truth) for turn in range(1, 9)]).nanmean()
+    apart = truth[guess.known].amax(0) > truth[guess.known].amin(0) if known else ~scores.isnan()
+    told = scores[apart & ~scores.isnan()]
     return {
         "median": float(varying.median()),
         "mean": float(varying.mean()),
         "least": float(varying.min()),
+        "told": float(told.min()),
+        "undecided": len(varying) - len(told),
         "rank": guess.ranks[0],
         "columns": len(varying),
         "control": float(control),

@@ -194,7 +194,13 @@ def _of_recovery(key: Key) -> Mapping[str, object]:
     return {"name": key["data"], "seen": key["seen"], "known": key["known"], "mechanism": key["mechanism"], **sizes}
 
 
-RECOVERY = Sheet(_recovery, runs.recovery, _of_recovery, "mean", also=("least", "median", "rank", "columns", "control"))
+RECOVERY = Sheet(
+    _recovery,
+    runs.recovery,
+    _of_recovery,
+    "mean",
+    also=("least", "told", "undecided", "rank", "columns", "median", "control"),
+)
 
 NOISY: tuple[tuple[str, float, bool], ...] = (
     (NONE, 1.0, False),
