@@ -5,23 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.learn.clusters.clipping import Unclipped
-from coterie.learn.clusters.lloyd import cluster_sums, counts
-from coterie.learn.clusters.points import Points, chunk_rows, chunks_about
+from coterie.learn.clusters.lloyd import added
+from coterie.learn.clusters.points import chunk_rows
+
+ROWS = 1 << 15  # records looked at together: what is computed of them stays in the cache
 
 
 def squared_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
     """(records, centres): the sum over these columns of (x - c)^2. Sums over parties are squared Euclidean distances.
 
-    Products are taken about the mean of the centres, so that data far from the origin keep their digits.
+    Products are taken about the mean of the centres, so that data far from the origin keep their digits, and with
+    records as the long axis, which is what products of so few columns and centres are fastest in.
     """
-    middle = centres.mean(0)
-    shifted = centres - middle
-    lengths = shifted.square().sum(1)
-    for rows, about in chunks_about(x, middle, extra=2 * len(centres)):
-        here = out[rows]
-        torch.addmm(lengths, about, shifted.T, alpha=-2, out=here)
-        here.add_(about.square_().sum(1, keepdim=True)).clamp_min_(0)
+    middle = centres.mean(0).unsqueeze(1)
+    shifted = centres - middle.T
+    lengths = shifted.square().sum(1, keepdim=True)
+    size = min(ROWS, len(x))
+    about, found = x.new_empty(x.shape[1], size), x.new_empty(len(centres), size)
+    for start in range(0, len(x), ROWS):
+        rows = slice(start, start + ROWS)
+        count = len(x[rows])
+        torch.sub(x[rows].T, middle, out=about[:, :count])
+        torch.addmm(lengths, shifted, about[:, :count], alpha=-2, out=found[:, :count])
+        squares = about[:, :count].square_().sum(0)
+        out[rows] = found[:, :count].add_(squares).clamp_min_(0).T
 
 
 def absolute_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
@@ -33,8 +40,10 @@ def absolute_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
 
 
 def means_by_label(x: Tensor, labels: Tensor, centres: Tensor) -> Tensor:
-    """(centres, columns): the mean of the records of each label. One that no record has keeps its centre."""
-    points = Points(x, torch.tensor([0, len(x)]), finite=True)
-    heads = counts(points, labels, len(centres))[0].unsqueeze(1)
-    moved = cluster_sums(points, labels, len(centres), Unclipped(), centres).value[0] / heads.clamp_min(1)
-    return torch.where(heads > 0, centres + moved, centres)
+    """(centres, columns): the mean of the records of each label, added up in doubles. An empty one keeps its centre."""
+    sums = torch.zeros(*centres.shape, dtype=torch.float64)
+    ones = torch.ones(min(ROWS, len(x)), dtype=torch.float64)
+    for part, mine in zip(x.split(ROWS), labels.int().split(ROWS), strict=True):
+        sums += added(part.double(), mine, len(centres), ones[: len(part)])
+    heads = torch.bincount(labels, minlength=len(centres)).unsqueeze(1)
+    return torch.where(heads > 0, (sums / heads.clamp_min(1)).to(centres.dtype), centres)

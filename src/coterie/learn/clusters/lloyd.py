@@ -132,7 +132,7 @@ def sums_by_client(points: Points, labels: Tensor, clusters: int, anchors: Tenso
         owners = torch.arange(len(sizes)).repeat_interleave(sizes)
         weights = torch.ones(len(about)) if points.weights is None else points.weights[rows]
         slots = (owners * clusters + labels[rows]).int()
-        totals[first:last] += _added(about, slots, last - first, weights.double())
+        totals[first:last] += added(about, slots, last - first, weights.double())
     return totals.view(points.clients, clusters, points.features)
 
 
@@ -178,13 +178,13 @@ def cluster_sums(points: Points, labels: Tensor, clusters: int, clip: Clip, anch
         first, last = int(mine[0]) * clusters, (int(mine[-1]) + 1) * clusters
         slots = mine.mul(clusters).add_(labels[rows]).sub_(first)
         scales = _record_scales(about, clip, _part(points.weights, rows))
-        totals[first:last] += _added(about, slots, last - first, scales)
+        totals[first:last] += added(about, slots, last - first, scales)
     sums = totals.view(points.clients, clusters, points.features)
     spread = math.sqrt(points.features)
     return bounded(sums, clip, lambda bound: (bound, bound * spread))
 
 
-def _added(rows: Tensor, slots: Tensor, count: int, scales: Tensor) -> Tensor:
+def added(rows: Tensor, slots: Tensor, count: int, scales: Tensor) -> Tensor:
     """The sum of scale times row in each slot, (count, features): a sparse product that walks the rows in order."""
     ends = np.arange(len(rows) + 1, dtype=np.int32)
     matrix = csc_array((scales.numpy(), slots.numpy(), ends), shape=(count, len(rows)))
