@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coterie.bench.registry import Options
-from coterie.bench.vertical import joined, steps
+from coterie.bench.vertical import encrypted, joined, proven, steps
 
 
 def test_every_row_has_its_baseline() -> None:
@@ -16,3 +16,15 @@ def test_a_private_join_says_what_a_million_takes() -> None:
     row = joined(identifiers=20)
     assert row.baseline is not None
     assert "a million a party take" in row.setup
+
+
+def test_sums_under_ckks_say_what_a_million_takes() -> None:
+    row = encrypted(records=200, clusters=2)
+    assert row.baseline is not None
+    assert "bytes a record and step" in row.setup
+
+
+def test_proofs_say_what_they_catch() -> None:
+    row = proven(numbers=2, bits=2)
+    assert row.baseline is not None
+    assert "catch whoever lies in 1 % of them with a chance of 0.47" in row.setup

@@ -17,7 +17,7 @@ from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
 from coterie.attacks.base import Attack
 from coterie.attacks.canaries import CanaryTest
 from coterie.attacks.cgan import CganReconstruction, eavesdropper
-from coterie.attacks.distance_geometry import RECORD, DistanceGeometry, Seen
+from coterie.attacks.distance_geometry import RECORD, DistanceGeometry, Seen, assignments
 from coterie.attacks.inversion import GradientInversion
 from coterie.attacks.membership import CostTest, ShadowTest, SumsTest
 from coterie.attacks.party_inference import OWN, PartyInference, curious_party
@@ -34,6 +34,7 @@ from coterie.attacks.reconstruction import (
     RecordReconstruction,
 )
 from coterie.attacks.shadows import Asked, Rehearsed, Seat, ShadowMembership
+from coterie.attacks.successive_centres import SHOWN, MovedRecords, ShownCentres
 from coterie.attacks.update_membership import UpdateMembership
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
@@ -124,6 +125,10 @@ def raids() -> Mapping[str, Raid]:
         replace(twenty, x=apart.part(0)[:20], tags={RECORD: torch.arange(20)}),
         {OWN: replace(apart.examples, x=apart.part(1))},
     )
+    many, among = blobs((80, 80, 80), features=3), VerticalKMeans(12, 12)
+    moving = FederatedLloyd(4, centres=many.examples.x[:4] + 0.01, steps=12)
+    asked = len(assignments(play(among, apart, None, tape=Tape([SERVER])).ring.view(SERVER)))
+    shown = apart.examples.take(torch.arange(12 * asked) % len(apart.examples))
     pictures, one = drawn_digits(), Local(steps=1, batch_size=1, lr=0.1)
     spy = Auxiliary(_examples(pictures, 0))
     drawing = CganReconstruction(
@@ -158,6 +163,8 @@ def raids() -> Mapping[str, Raid]:
         "distance geometry, a party": Raid(
             DistanceGeometry(Seen.PARTY, 0), VerticalKMeans(3), apart, auxiliary=aligned, poorer=(ONE_CLIENT,)
         ),
+        "moved records": Raid(MovedRecords(), moving, many),
+        "shown centres": Raid(ShownCentres(), among, apart, auxiliary=Auxiliary(parts={SHOWN: shown})),
         "party inference": Raid(PartyInference(curious_party(1)), VerticalKMeans(3), apart, auxiliary=beside),
         "shadow membership": Raid(
             ShadowMembership(Seat.UPLOADS, SMALL, questions, Rehearsed(*looks), (0, 1)),

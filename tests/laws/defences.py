@@ -20,6 +20,7 @@ from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.published import PublishedNoise
+from coterie.defences.private_grid import PrivateGrid
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import generalised, piecewise
 from coterie.defences.regularise import L2, Dropout
@@ -71,6 +72,12 @@ DEFENCES = {
         lambda _: RandomisedResponse(generalised(1.0, 16), bound=40.0), lambda _: RandomisedResponse()
     ),
     "perturb once": Shield(lambda _: PerturbOnce(piecewise(1.0), -6.0, 6.0), lambda _: PerturbOnce()),
+    "layers": Shield(
+        lambda _: Stack(PerturbOnce(piecewise(4.0), -6.0, 6.0, ((0,), (), (1, 2))), SecureSums()),
+        lambda _: Stack(PerturbOnce(), SecureSums()),
+        to_the_grid=True,
+    ),
+    "private grid": Shield(lambda _: PrivateGrid(0.5, 0.1, -6.0, 6.0), lambda _: PrivateGrid()),
     "authenticated": Shield(lambda _: Authenticated(bytes(32)), lambda _: Authenticated(bytes(32)), silent=True),
     "blinding": Shield(lambda _: Blinding(), lambda _: Blinding(0.0, permute=False)),
     "published noise": Shield(

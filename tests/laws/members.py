@@ -27,6 +27,7 @@ from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.protocols.clusterings.scott_kmeans import ScottKMeans
 from coterie.protocols.clusterings.vertical_kmeans import Fusion, Start, VerticalKMeans
+from coterie.protocols.clusterings.weighted_grid import WeightedGrid
 from coterie.protocols.cosine_kmeans import CosineKMeans
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
@@ -121,6 +122,7 @@ VERTICAL = {
         VerticalKMeans(3, steps=4, fusion=Fusion.ROOTS, start_on=Start.RECORDS), by_columns, None
     ),
     "vertical k-means, random start": Member(VerticalKMeans(3, steps=4, start_on=Start.RANDOM), by_columns, None),
+    "weighted grid": Member(WeightedGrid(3, local=2, steps=2, sketches=64, low=-6.0, high=6.0), by_columns, None),
 }
 
 BY_ROWS = TRAINERS | CLUSTERERS

@@ -99,7 +99,7 @@ def test_a_party_that_stops_answering_stops_the_run_and_loses_nothing(member: Me
 
 @every_vertical
 def test_nobody_answers_a_vertical_clustering(member: Member) -> None:
-    with pytest.raises(InvalidInput, match=r"answers to '(seed|distances)' in round 0=0 leave nothing to"):
+    with pytest.raises(InvalidInput, match=r"answers to '(seed|distances|widths)' in round 0=0 leave nothing to"):
         play(member.protocol, member.federation(), None, lost=lambda asked: range(3))
 
 

@@ -54,6 +54,13 @@ def test_recovery_of_a_small_set() -> None:
     assert blinded["mean"] < exact["mean"]
 
 
+def test_records_that_moved(tmp_path: Path) -> None:
+    found = OURS["successive"].run(Settings(seeds=(0, 1), rows=("breast_cancer",)), tmp_path, processes=1)
+    assert len(found.rows) == 3
+    assert all(row.values["right"].value >= 0.9 for row in found.rows)
+    assert len(found.claims) == 6
+
+
 def test_both_halves_of_table_2(tmp_path: Path) -> None:
     rows = Settings(seeds=(0,), rows=("collusion, monitor alone", "profiling, ZKP"))
     left = OURS["Table 2"].run(rows, tmp_path, processes=1).rows

@@ -1,6 +1,7 @@
 """Vertical k-means beside scikit-learn's Lloyd on the joined table: a step in the open, and under masked sums.
 
-And a private join beside one in the open, on so many identifiers that it takes seconds: it grows with their number.
+And a private join beside one in the open, on so many identifiers that it takes seconds: it grows with their number;
+sums of distances under CKKS beside masked ones, on so few records that it takes seconds; and proofs of range.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ from coterie.data.alignment import in_the_open
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
 from coterie.defences.secure_sums import SecureSums
+from coterie.errors import require
 from coterie.estimators.columns import in_private
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.protocols.clusterings.vertical_kmeans import Start, VerticalKMeans
 from coterie.rng import Rng
+from coterie.seal.ckks import Ckks
+from coterie.seal.range_proofs import Committed, chance, holds
+from coterie.wire.codec import encode
 
 RECORDS, COLUMNS, PARTIES, CLUSTERS = 1_000_000, 40, 4, 10
 FEW, MANY = 1, 4  # steps whose difference is timed: what a run costs besides its steps drops out
@@ -37,6 +42,54 @@ OPEN, MASKED = 1 / 2, 1 / 10  # within so many times of scikit-learn
 def vertical(options: Options) -> Iterator[Ratio]:
     yield from steps(options)
     yield joined()
+    yield encrypted()
+    yield proven()
+
+
+def proven(numbers: int = 20, bits: int = 5, sampled: int = 64) -> Ratio:
+    """Processor seconds to prove that a number has so many bits, beside those to check it."""
+    mine = Committed([place % (1 << bits) for place in range(numbers)], bits)
+    start = time.process_time()
+    points = mine.points
+    committed = (time.process_time() - start) / numbers
+    start = time.process_time()
+    proofs = [mine.proof(place, b"bench") for place in range(numbers)]
+    ours = (time.process_time() - start) / numbers
+    start = time.process_time()
+    fine = all(holds(point, proof, bits, b"bench") for point, proof in zip(points, proofs, strict=True))
+    theirs = (time.process_time() - start) / numbers
+    require(fine, "proofs", "refused", "must hold: a benchmark of what does not work says nothing")
+    caught = chance(10_000_000, 100_000, sampled)
+    text = (
+        f"beside checking it; {160 * bits} bytes; a commitment takes {committed * 1e6:.0f} us, so ten million "
+        f"of a message take {committed * 1e7 / 60:.0f} min; {sampled} of its numbers, proven in {ours * sampled:.2f} s, "
+        f"catch whoever lies in 1 % of them with a chance of {caught:.2f}"
+    )
+    return Ratio(f"proof that a number has {bits} bits", ours, "s of processor", theirs, None, setup=text)
+
+
+def encrypted(records: int = 20_000, clusters: int = CLUSTERS, parties: int = PARTIES) -> Ratio:
+    """Processor seconds to seal a step's distances of all parties, add them up and open the sum, which a party does."""
+    distances = torch.rand(parties, records * clusters, generator=torch.Generator().manual_seed(0))
+    cipher = Ckks(members=parties)
+    key = cipher.keygen()
+    start = time.process_time()
+    batch = cipher.seal(distances, key, range(parties))
+    batch.add(torch.ones(parties, 1)).open(key)
+    ours = time.process_time() - start
+    x = torch.rand(records, parties)
+    federation = Vertical(parties).split(
+        Examples(x, torch.zeros(records, dtype=torch.int64), 1, "uniform"), Rng.seeded(0)
+    )
+    masked = _a_step(partial(_ours, federation, clusters, SecureSums()), 1)
+    each = len(encode(batch)) / parties
+    text = (
+        f"beside masked sums; a party sends {each / records:.0f} bytes a record and step, at a million "
+        f"{each / records / 1e3:.1f} GB and {ours / records * 1e6:.0f} s of processor; whoever has the key, a "
+        "party, sees the totals"
+    )
+    name = f"CKKS sums of a step's distances: {records:,} records, {parties} parties, k = {clusters}"
+    return Ratio(name, ours, "s of processor", masked, None, setup=text)
 
 
 def joined(identifiers: int = 2000, parties: int = 2) -> Ratio:

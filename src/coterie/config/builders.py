@@ -114,9 +114,11 @@ def perturb_once(
     ratio: float = 0.5,
     low: float = 0.0,
     high: float = 1.0,
+    marked: list[list[int]] | None = None,
 ) -> PerturbOnce:
-    """``epsilon`` is a value's, and ``low`` and ``high`` are public."""
-    return PerturbOnce(_channel(mechanism, epsilon, levels, ratio), low, high)
+    """``epsilon`` is a value's, and ``low`` and ``high`` are public; ``marked``: only these of each party's columns."""
+    chosen = None if marked is None else tuple(map(tuple, marked))
+    return PerturbOnce(_channel(mechanism, epsilon, levels, ratio), low, high, chosen)
 
 
 def _channel(mechanism: Mechanism, epsilon: float, levels: int, ratio: float) -> Channel:

@@ -16,6 +16,7 @@ from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
+from scipy.stats import norm
 
 from coterie.errors import InvalidInput, require
 from coterie.privacy.guarantee import Guarantee as Guarantee
@@ -220,6 +221,17 @@ def pure_events(epsilon: float, times: int) -> list[DpEvent]:
         return [GaussianDpEvent(0)]
     answer = dp_accounting.RandomizedResponseDpEvent(2 / (1 + math.exp(epsilon)), 2)
     return [dp_accounting.SelfComposedDpEvent(answer, times)]
+
+
+def as_gaussian(epsilon: float) -> float:
+    """The multiplier of a Gaussian that tells at least as much as what is (epsilon, 0)-DP under replacement.
+
+    The latter's trade-off is two straight lines that meet at 1 / (1 + e^epsilon); that of a Gaussian through the same
+    point is convex, so it runs below them (Dong, Roth and Su 2022). Thousands of answers of a tiny epsilon then compose
+    without a grid, on which each would be rounded upward. Multipliers are relative to one added unit, hence the 2.
+    """
+    require(epsilon > 0, "epsilon", epsilon, "must be positive")
+    return 1 / float(norm.ppf(1 / (1 + math.exp(-epsilon))))
 
 
 def require_budget(epsilon: float, delta: float) -> None:

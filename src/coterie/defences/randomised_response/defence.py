@@ -75,26 +75,42 @@ class PerturbOnce(Defence):
 
     So any number of steps costs nothing more: a record pays for each of its values once. ``low`` and ``high`` are
     public and the same for all columns; what lies outside is cut to them. Scale the columns by public factors first.
+
+    ``marked``: of each party, which of its own columns are told so, because they are of low sensitivity; the others
+    stay as they are, and want something else: ``Stack(PerturbOnce(..., marked=...), SecureSums())`` is paper 003's
+    layered protection. Columns that are not marked cost infinity.
     """
 
     channel: Channel | None = None
     low: float = 0.0
     high: float = 1.0
+    marked: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         require(self.low < self.high, "low", self.low, f"must be less than high={self.high}")
+        for party, own in enumerate(self.marked or ()):
+            apart = len(set(own)) == len(own) and all(column >= 0 for column in own)
+            require(apart, f"marked[{party}]", own, "must be places of its own columns, each once, from 0 on")
 
     @property
     def client(self) -> ClientGuard:
-        return ClientGuard() if self.channel is None else TellingOnce(self.channel, self.low, self.high)
+        return ClientGuard() if self.channel is None else TellingOnce(self.channel, self.low, self.high, self.marked)
 
     def fits(self, protocol: AnyProtocol) -> str:
         return "" if protocol.tells_records else NO_RECORDS
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
-        return () if self.channel is None else pure_events(_price(self.channel, True), run.columns)
+        if self.channel is None:
+            return ()
+        told = run.columns if self.marked is None else sum(map(len, self.marked))
+        bare = pure_events(math.inf, run.columns - told)
+        return [*pure_events(_price(self.channel, True), told), *bare]
 
     def guarantee(self, run: RunFacts) -> Guarantee:
+        told = run.columns if self.marked is None else sum(map(len, self.marked))
+        if self.channel is not None and told < run.columns:
+            why = f"{run.columns - told} of {run.columns} columns are not marked and get no noise"
+            return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE)
         return _guarantee(self.channel, True, self.events(run))
 
 
@@ -151,14 +167,30 @@ class TellingOnce(ClientGuard):
     channel: Channel
     low: float
     high: float
+    marked: tuple[tuple[int, ...], ...] | None
 
     def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
         for party, own, memory in zip(cohort.ids.tolist(), cohort.columns, cohort.memory, strict=True):
             if RELEASED not in memory:
-                secrets = cohort.turn.roots.secrets.child("party", party, RELEASED)  # of no round: it is told once
-                memory[RELEASED] = told(own.double(), self.low, self.high, self.channel, secrets).to(own.dtype)
-                cohort.turn.ledger.spend(Spend(RELEASED, epsilon=_price(self.channel, True)), times=own.shape[1])
+                memory[RELEASED] = self._released(party, own, cohort)
         return tuple(memory[RELEASED] for memory in cohort.memory)
+
+    def _marked(self, party: int) -> list[int]:
+        return list(self.marked[party]) if self.marked is not None and party < len(self.marked) else []
+
+    def _released(self, party: int, own: Tensor, cohort: Cohort) -> Tensor:
+        width = own.shape[1]
+        places = list(range(width)) if self.marked is None else self._marked(party)
+        require(max(places, default=-1) < width, f"marked[{party}]", places, f"must lie in 0..{width - 1}")
+        secrets = cohort.turn.roots.secrets.child("party", party, RELEASED)  # of no round: it is told once
+        released = own.clone()
+        released[:, places] = told(own[:, places].double(), self.low, self.high, self.channel, secrets).to(own.dtype)
+        spend = cohort.turn.ledger.spend
+        if places:
+            spend(Spend(RELEASED, epsilon=_price(self.channel, True)), times=len(places))
+        if len(places) < width:
+            spend(Spend(RELEASED, epsilon=math.inf), times=width - len(places))
+        return released
 
 
 def told(plain: Tensor, low: float, high: float, channel: Channel, secrets: Secrets, memoised: bool = False) -> Tensor:

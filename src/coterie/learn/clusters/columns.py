@@ -40,10 +40,16 @@ def absolute_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
 
 
 def means_by_label(x: Tensor, labels: Tensor, centres: Tensor) -> Tensor:
-    """(centres, columns): the mean of the records of each label, added up in doubles. An empty one keeps its centre."""
-    sums = torch.zeros(*centres.shape, dtype=torch.float64)
-    ones = torch.ones(min(ROWS, len(x)), dtype=torch.float64)
-    for part, mine in zip(x.split(ROWS), labels.int().split(ROWS), strict=True):
-        sums += added(part.double(), mine, len(centres), ones[: len(part)])
+    """(centres, columns): the mean of the records of each label. One that no record has keeps its centre."""
+    sums = added_by_label(x, labels, len(centres))
     heads = torch.bincount(labels, minlength=len(centres)).unsqueeze(1)
     return torch.where(heads > 0, (sums / heads.clamp_min(1)).to(centres.dtype), centres)
+
+
+def added_by_label(x: Tensor, labels: Tensor, count: int) -> Tensor:
+    """(labels, columns): the sum of the records of each label, in doubles."""
+    sums = torch.zeros(count, x.shape[1], dtype=torch.float64)
+    ones = torch.ones(min(ROWS, len(x)), dtype=torch.float64)
+    for part, mine in zip(x.split(ROWS), labels.int().split(ROWS), strict=True):
+        sums += added(part.double(), mine, count, ones[: len(part)])
+    return sums

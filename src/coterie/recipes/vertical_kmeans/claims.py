@@ -58,6 +58,17 @@ def recovery_claims(rows: Rows) -> Sequence[Claim]:
     return found
 
 
+def successive_claims(rows: Rows) -> Sequence[Claim]:
+    """Ours: secure sums do not hide a record that moves alone, and what is taken for a record is one."""
+    found = []
+    for row in rows:
+        what = f"{row.key['data']}, {row.key['seen']}"
+        found.append(Claim(f"{what}: some records are read exactly", row.ours.above(0), f"{row.ours}"))
+        right = row.values["right"]
+        found.append(Claim(f"{what}: of what is taken for a record, 0.9 is one", right.at_least(0.9), f"{right}"))
+    return found
+
+
 def noise_claims(rows: Rows) -> Sequence[Claim]:
     """Ours: Gap-RR's F has its price in recovery; memoised answers give less away than fresh ones."""
     found = []

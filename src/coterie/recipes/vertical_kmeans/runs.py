@@ -14,6 +14,7 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
 from coterie.defences.blinding import Blinding
+from coterie.defences.private_grid import PrivateGrid
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import MECHANISMS, discretised, gap_rr, piecewise
 from coterie.defences.secure_sums import SecureSums
@@ -22,15 +23,18 @@ from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.stack import Stack
 from coterie.flow.turn import Roots
+from coterie.learn.clusters.lloyd import nearest as nearest_centre
 from coterie.measure.clustering import weighted_f
 from coterie.measure.columns import correlations
 from coterie.protocols.clusterings.vertical_kmeans import LABELS, Start, VerticalKMeans
+from coterie.protocols.clusterings.weighted_grid import WeightedGrid
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.tape import Tape
 from coterie.wire.view import View
 
 NONE, DISCRETISED, ONCE, MASKED, BLINDED = "none", "discretised", "perturb_once", "masked_sums", "blinded_sums"
+GRID, DELTA = "weighted_grid", 1e-6
 UCI = ("iris", "wine", "breast_cancer")
 GAP_LEVELS = 50
 KNOWN = 60  # records that the server knows where recovery stands beside F
@@ -164,11 +168,35 @@ def at_total(
     name: str, mechanism: str, total: float, seed: int, steps: int, parties: int, records: int, data: str | None = None
 ) -> Result:
     """``utility`` where all that a record pays is ``total``: over all numbers that are told of it, or its columns."""
+    if mechanism == GRID:
+        return on_a_grid(name, total, seed, parties, records, data)
     found = examples(name, seed, data, records)
     federation = split(found, parties, seed)
     protocol = VerticalKMeans(found.classes, steps, start_on=Start.RECORDS)
     values = found.x.shape[1] if mechanism == ONCE else numbers(protocol, federation)
     return utility(name, mechanism, total / values, seed, 64, 0.5, parties, steps, records, data, KNOWN)
+
+
+def on_a_grid(name: str, total: float, seed: int, parties: int, records: int, data: str | None = None) -> Result:
+    """Li, Wang and Li's: the server is told nothing of single records, so there is no recovery to speak of.
+
+    A record's label, for F, is the centre that is nearest to all its columns, which no party could see.
+    """
+    found = examples(name, seed, data, records)
+    federation = split(found, parties, seed)
+    protocol = WeightedGrid(found.classes)
+    facts = protocol.facts(federation, DELTA)
+    defence = PrivateGrid.planned(total, DELTA, facts)
+    with Ring(protocol, federation, None, defence, Roots.seeded(seed), processes=0) as ring:
+        state = ring.run()
+    joined = torch.empty_like(state.found)
+    joined[:, torch.cat(federation.columns)] = state.found
+    return {
+        "f": weighted_f(nearest_centre(found.x, joined), found.y),
+        "total": defence.guarantee(facts).epsilon,
+        "steps": state.round,
+        "recovery": None,
+    }
 
 
 # -- what the server reads -----------------------------------------------------------------------------------------

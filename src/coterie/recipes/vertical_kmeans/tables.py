@@ -11,8 +11,8 @@ from coterie.data.sources.acs_income import AcsIncome
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.settings import Scale, Settings
-from coterie.recipes.vertical_kmeans import published, runs, tampering
-from coterie.recipes.vertical_kmeans.runs import BLINDED, DISCRETISED, MASKED, NONE, ONCE
+from coterie.recipes.vertical_kmeans import published, runs, successive, tampering
+from coterie.recipes.vertical_kmeans.runs import BLINDED, DISCRETISED, GRID, MASKED, NONE, ONCE
 from coterie.run.jobs import Job, Result
 
 SETS = ("forge", "wave", "mnist", *runs.UCI)
@@ -155,7 +155,7 @@ def _totals(settings: Settings) -> list[Key]:
     found = [Key.of(data=name, mechanism=NONE) for name in runs.UCI]
     for name in runs.UCI:
         for total in totals:
-            found += [Key.of(data=name, mechanism=mechanism, total=total) for mechanism in (*PER_VALUE, ONCE)]
+            found += [Key.of(data=name, mechanism=mechanism, total=total) for mechanism in (*PER_VALUE, ONCE, GRID)]
     return found
 
 
@@ -227,6 +227,22 @@ def _of_noise(key: Key) -> Mapping[str, object]:
 
 
 UNDER_NOISE = Sheet(_under_noise, runs.recovery, _of_noise, "mean", also=("least", "rank", "control"))
+
+# -- records that moved ----------------------------------------------------------------------------------------------
+
+
+def _successive(settings: Settings) -> list[Key]:
+    views = (successive.OPEN, successive.SUMS, successive.SHOWN_CENTRES)
+    return [Key.of(data=name, seen=seen) for name in ("acs_income", "breast_cancer", "digits") for seen in views]
+
+
+SUCCESSIVE = Sheet(
+    _successive,
+    successive.successive,
+    lambda key: {"name": key["data"], "seen": key["seen"]},
+    "read",
+    also=("records", "claimed", "right"),
+)
 
 # -- Table 2 -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,149 @@
+"""A weighted grid with a guarantee against the server: noise on what parties tell of clusters, phantoms in sketches.
+
+For ``protocols.clusterings.weighted_grid`` (Li, Wang and Li 2023). Sums and counts of local clusters get Gaussian noise
+on whole numbers; sketches are private by themselves once phantoms and a floor are added (Smith, Song and Thakurta
+2020), for whoever does not know the secret that the parties share. One party that hands it to the server opens the
+others' memberships, not their columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
+from torch import Tensor
+
+from coterie.errors import require
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard, Defence
+from coterie.flow.protocol import AnyProtocol
+from coterie.learn.clusters.sketches import cost, veil, veiled
+from coterie.privacy.accounting import as_gaussian, guarantee_of, noise_for
+from coterie.privacy.grid import NoiseGrid
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
+from coterie.privacy.ledger import Spend
+from coterie.wire.messages import Contributions
+
+NO_GRID = "it tells no sketches of clusters; use it with WeightedGrid"
+NOTHING = "no noise was asked for, so nothing is hidden"
+HALF = 1 << 11  # steps from the middle of the range to its ends
+COUNTED = 0.5  # what a record adds to its count, as a part of the most that it adds to its sum
+BESIDE = 2  # requests that tell of no record's columns: widths at first, members at last
+MOST_ENTRIES = 1 << 20  # of one release: each has its ripple
+
+
+@dataclass(frozen=True)
+class PrivateGrid(Defence):
+    """Multiplier of the noise on each request's sums, and epsilon of one element in one sketch; None: no noise.
+
+    ``low`` and ``high`` are public and must be the protocol's. ``planned`` finds both from what all of it may cost.
+    """
+
+    noise_multiplier: float | None = None
+    sketch_epsilon: float = 0.01
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        given = self.noise_multiplier
+        require(given is None or given > 0, "noise_multiplier", given, "must be positive, or None for no noise")
+        require(self.sketch_epsilon > 0, "sketch_epsilon", self.sketch_epsilon, "must be positive")
+        require(self.low < self.high, "low", self.low, f"must be less than high={self.high}")
+
+    @staticmethod
+    def planned(epsilon: float, delta: float, run: RunFacts, low: float = 0.0, high: float = 1.0) -> PrivateGrid:
+        """Half of the budget, by squared signals over noise, for centres and half for memberships."""
+        if math.isinf(epsilon):
+            return PrivateGrid(None, low=low, high=high)
+
+        def of(scale: float) -> PrivateGrid:
+            steps = max(1, run.rounds - BESIDE)
+            return PrivateGrid(scale, min(1.0, math.sqrt(steps / run.numbers_a_record) / scale), low, high)
+
+        return of(noise_for(epsilon, delta, lambda scale: of(scale).events(run), Neighbours.REPLACE))
+
+    @property
+    def client(self) -> ClientGuard:
+        return ClientGuard() if self.noise_multiplier is None else GridClient(self, self.noise_multiplier)
+
+    def fits(self, protocol: AnyProtocol) -> str:
+        return "" if getattr(protocol, "sketches", 0) else NO_GRID
+
+    @property
+    def of_a_sketch(self) -> float:
+        """As noise: what replacing a record costs in a sketch of a party's clusters. It leaves one set for another."""
+        return as_gaussian(2 * cost(*veil(self.sketch_epsilon)))
+
+    def events(self, run: RunFacts) -> Sequence[DpEvent]:
+        if self.noise_multiplier is None:
+            return ()
+        sums = SelfComposedDpEvent(GaussianDpEvent(self.noise_multiplier), run.clients * (run.rounds - BESIDE))
+        told = SelfComposedDpEvent(GaussianDpEvent(self.of_a_sketch), run.clients * run.numbers_a_record)
+        return [sums, told]
+
+    def guarantee(self, run: RunFacts) -> Guarantee:
+        if self.noise_multiplier is None:
+            return Guarantee.none(NOTHING, Level.RECORD, Trust.NO_COLLUSION)
+        ripple = MOST_ENTRIES * run.clients * run.rounds * _grid(self.noise_multiplier, 1).ripple
+        events = self.events(run)
+        return guarantee_of(events, run.delta, Level.RECORD, Trust.NO_COLLUSION, 1.0, Neighbours.REPLACE, ripple)
+
+
+def _grid(multiplier: float, width: int) -> NoiseGrid:
+    return NoiseGrid.over(math.ceil(HALF * math.sqrt(width * (1 + COUNTED**2))), multiplier)
+
+
+@dataclass(frozen=True)
+class GridClient(ClientGuard):
+    defence: PrivateGrid
+    multiplier: float
+
+    @property
+    def step(self) -> float:
+        return (self.defence.high - self.defence.low) / 2 / HALF
+
+    def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
+        """In doubles, a whole number of steps from the middle: sums of them are exact."""
+        middle = (self.defence.low + self.defence.high) / 2
+        steps = [((own.double() - middle) / self.step).round_().clamp_(-HALF, HALF) for own in cohort.columns]
+        return tuple(middle + whole * self.step for whole in steps)
+
+    def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        parties, turn = sent.ids.tolist(), cohort.turn
+        if "sketches" in sent.values:
+            leaf = sent.values["sketches"]
+            spent = Spend(f"{turn.kind}/sketches", self.defence.of_a_sketch)
+            turn.ledger.spend(spent, times=len(parties) * leaf.shape[-1])
+            rows = [self._veiled(row, cohort, party) for row, party in zip(leaf, parties, strict=True)]
+            return replace(sent, values={"sketches": torch.stack(rows)})
+        if "sums" not in sent.values:
+            return sent
+        turn.ledger.spend(Spend(f"{turn.kind}/sums", self.multiplier), times=len(parties))
+        rows_of_both = [
+            self._noised(sums, counts, own.shape[1], cohort, party)
+            for sums, counts, own, party in zip(
+                sent.values["sums"], sent.values["counts"], cohort.columns, parties, strict=True
+            )
+        ]
+        sums, counts = (torch.stack(part) for part in zip(*rows_of_both, strict=True))
+        return replace(sent, values={"sums": sums, "counts": counts})
+
+    def _veiled(self, row: Tensor, cohort: Cohort, party: int) -> Tensor:
+        phantoms, floor = veil(self.defence.sketch_epsilon)
+        own = cohort.turn.secrets(party, "phantoms")
+        return torch.from_numpy(veiled(row.numpy().astype(np.int16), phantoms, floor, own)).to(row.dtype)
+
+    def _noised(self, sums: Tensor, counts: Tensor, width: int, cohort: Cohort, party: int) -> tuple[Tensor, Tensor]:
+        """One vector: sums in steps, and counts so weighted that they take their part of its norm."""
+        grid, weight = _grid(self.multiplier, width), math.floor(COUNTED * HALF * math.sqrt(width))
+        whole = (sums[..., :width] / self.step).round().long().flatten()
+        heads = counts.round().long().flatten() * weight
+        drawn = grid.noised(torch.cat([whole, heads]).numpy(), cohort.turn.secrets(party, "noise"))
+        told = torch.from_numpy(grid.values(drawn, 1.0))
+        released = torch.zeros_like(sums)
+        released[..., :width] = (told[: len(whole)] * self.step).view(*sums.shape[:-1], width)
+        return released, (told[len(whole) :] / weight).view(counts.shape)
