@@ -62,7 +62,7 @@ def proven(numbers: int = 20, bits: int = 5, sampled: int = 64) -> Ratio:
     caught = chance(10_000_000, 100_000, sampled)
     text = (
         f"beside checking it; {160 * bits} bytes; a commitment takes {committed * 1e6:.0f} us, so ten million "
-        f"of a message take {committed * 1e7 / 60:.0f} min; {sampled} of its numbers, proven in {ours * sampled:.2f} s, "
+        f"take {committed * 1e7 / 60:.0f} min; {sampled} of its numbers, proven in {ours * sampled:.2f} s, "
         f"catch whoever lies in 1 % of them with a chance of {caught:.2f}"
     )
     return Ratio(f"proof that a number has {bits} bits", ours, "s of processor", theirs, None, setup=text)

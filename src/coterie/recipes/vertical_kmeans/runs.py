@@ -38,6 +38,7 @@ GRID, DELTA = "weighted_grid", 1e-6
 UCI = ("iris", "wine", "breast_cancer")
 GAP_LEVELS = 50
 KNOWN = 60  # records that the server knows where recovery stands beside F
+MOST_A_VALUE = 40.0  # what a channel takes: next to no noise
 HELD = 500  # records of forge, wave and MNIST, as the paper has
 
 
@@ -174,7 +175,8 @@ def at_total(
     federation = split(found, parties, seed)
     protocol = VerticalKMeans(found.classes, steps, start_on=Start.RECORDS)
     values = found.x.shape[1] if mechanism == ONCE else numbers(protocol, federation)
-    return utility(name, mechanism, total / values, seed, 64, 0.5, parties, steps, records, data, KNOWN)
+    each = min(MOST_A_VALUE, total / values)
+    return utility(name, mechanism, each, seed, 64, 0.5, parties, steps, records, data, KNOWN)
 
 
 def on_a_grid(name: str, total: float, seed: int, parties: int, records: int, data: str | None = None) -> Result:
