@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
 from coterie.errors import InvalidInput
-from coterie.learn.exact_gradients import exact_dense_sums, gradient_step, most_units, stands_alone
+from coterie.learn import whole_products
+from coterie.learn.exact_gradients import BYTE_UNITS, FINEST, exact_dense_sums, gradient_step, stands_alone
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch
 from coterie.learn.params import stack
@@ -54,7 +54,7 @@ def evil_layers() -> Layers:
 
 
 @pytest.mark.parametrize("layers", [random_layers(0), random_layers(1, spread=6.0), evil_layers()])
-@pytest.mark.parametrize("units", [300, 40_000, most_units(WIDTH)])
+@pytest.mark.parametrize("units", [300, 5_000, BYTE_UNITS, 40_000, FINEST])
 def test_a_sum_is_the_sum_of_its_examples_none_of_which_is_longer_than_the_bound(layers: Layers, units: int) -> None:
     whole = flat(exact_dense_sums(*layers, CLIP, units))
     singles = [flat(exact_dense_sums(*only(layers, example), CLIP, units)) for example in range(WIDTH)]
@@ -89,7 +89,7 @@ def test_it_is_the_clipped_gradient(clip: float) -> None:
     inputs, masks, logits = model._forward(params, batch)
     deltas = model._backward(params, batch, inputs, masks, logits)
     expected = model.gradients(params, batch, clip)
-    units = most_units(32)
+    units = 1 << 18
     sums, step = exact_dense_sums(inputs, deltas, clip, units), gradient_step(clip, units, [(50, 20), (20, 5)])
     for layer, (weight, bias) in enumerate(sums):
         for name, found in (("weight", weight), ("bias", bias)):
@@ -126,22 +126,68 @@ def test_models_rows_stand_alone_at_one_width() -> None:
     assert not stands_alone(lambda x: x * torch.arange(32.0).view(1, -1, 1), batch.x)
 
 
+def sparse_layers() -> Layers:
+    """Rows with one entry, which has all of the norm."""
+    inputs, deltas = random_layers(5, spread=2.0)
+    for leaf in (*inputs, *deltas):
+        leaf[:, ::2, 1:] = 0.0
+        leaf[:, ::2, 0] = 1e3
+    return inputs, deltas
+
+
+@pytest.mark.parametrize("layers", [random_layers(0), random_layers(1, spread=6.0), evil_layers(), sparse_layers()])
+@pytest.mark.parametrize("units", [300, 5_000, BYTE_UNITS])
+def test_products_of_bytes_and_of_floats_are_the_same(
+    layers: Layers, units: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a machine has instructions for bytes changes no bit of what is noised."""
+    found = flat(exact_dense_sums(*layers, CLIP, units))
+    monkeypatch.setattr(whole_products, "bytes_multiply", lambda *shape: False)
+    assert torch.equal(found, flat(exact_dense_sums(*layers, CLIP, units)))
+
+
+def test_products_that_cut_their_sums_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kernels do that add two products of bytes in 16 bits."""
+    exact = torch._int_mm
+
+    def cut(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+        parts = [exact(left[:, at : at + 2], right[at : at + 2]) for at in range(0, left.shape[1], 2)]
+        return out.copy_(torch.stack([part.clamp(-32_000, 32_000) for part in parts]).sum(0))
+
+    whole_products.bytes_multiply.cache_clear()
+    usable = whole_products.bytes_multiply(16, 5, 7, 1)
+    assert usable == torch.cpu._is_vnni_supported()
+    whole_products.bytes_multiply.cache_clear()
+    monkeypatch.setattr(torch, "_int_mm", cut)
+    assert not whole_products.bytes_multiply(16, 5, 7, 1)
+    whole_products.bytes_multiply.cache_clear()
+
+
+def test_sums_beyond_what_floats_hold_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,000 rows whose products of 127 and 127 add up to 4.8e7 by entry, which float32 does not hold."""
+    left, right = torch.full((1, 3001, 2), 127.0), torch.full((1, 3001, 3), 127.0)
+    for usable in (True, False):
+        if not usable:
+            monkeypatch.setattr(whole_products, "bytes_multiply", lambda *shape: False)
+        found = whole_products.summed_outer_products(left, right, 127**2 * 3, bytes_only=True)
+        assert bool((found == 3001 * 127**2).all())
+    assert whole_products.summed_outer_products(left[:, :0], right[:, :0], 9, bytes_only=True).abs().sum() == 0
+    with pytest.raises(InvalidInput, match=r"must be below 2\^31"):
+        whole_products.summed_outer_products(left, right, 1 << 20, bytes_only=True)
+
+
 def test_products_of_lower_precision_are_refused() -> None:
     torch.set_float32_matmul_precision("medium")
     try:
         with pytest.raises(InvalidInput, match="float32 matmul precision='medium'"):
-            exact_dense_sums(*random_layers(0), CLIP, 1000)
+            exact_dense_sums(*random_layers(0), CLIP, BYTE_UNITS + 1)
     finally:
         torch.set_float32_matmul_precision("highest")
 
 
-def test_bounds_that_float32_cannot_add_up_are_refused() -> None:
+def test_bounds_that_no_product_can_add_up_are_refused() -> None:
     layers = random_layers(0)
-    assert most_units(50) * 50 < 2**24
-    assert all(most_units(a) >= most_units(b) for a, b in pairwise((1, 16, 50, 512, 4096)))
     with pytest.raises(InvalidInput, match="units="):
-        exact_dense_sums(*layers, CLIP, most_units(WIDTH) + 1)
-    with pytest.raises(InvalidInput, match="width=100000"):
-        most_units(100_000)
+        exact_dense_sums(*layers, CLIP, FINEST + 1)
     with pytest.raises(InvalidInput, match="clipping bound=inf"):
         exact_dense_sums(*layers, math.inf, 100)

@@ -52,6 +52,19 @@ def test_less_noise_is_covered_by_nothing_else() -> None:
     assert book.epsilon(DELTA) == epsilon_of(book.events(1), DELTA)
 
 
+def test_noise_of_another_kind_is_not_taken_for_the_same() -> None:
+    """Two clients whose releases have the same name and number, one of them Laplace's: the dearer one counts."""
+    for order in ((0, 1), (1, 0)):
+        book = Ledger()
+        book.spend(Spend("sums", 1.0), (order[0],))
+        book.spend(Spend("sums", 1.0, laplace=True), (order[1],))
+        assert book.epsilon(DELTA) == max(epsilon_of(book.events(client), DELTA) for client in (0, 1))
+        book = Ledger()
+        book.spend(Spend("sums", 0.0), (order[0],))  # without noise
+        book.spend(Spend("sums", epsilon=0.0), (order[1],))  # that tells nothing
+        assert math.isinf(book.epsilon(DELTA))
+
+
 def test_what_exposes_everybody_counts_for_each_and_alone() -> None:
     book = Ledger()
     book.spend(spend(2.0, 1.0))

@@ -50,14 +50,16 @@ class NoisyGradients(ClientGuard):
                 self._spend(step, 0.0)
             return super().gradients(model, params, batch, step)
         width = min(step.width or batch.x.shape[1], MOST_WIDTH)
-        grid = grid_of(self.noise_multiplier, *model.units(width, Layout.of(params, leading=1).length))
+        length = Layout.of(params, leading=1).length
+        grid = grid_of(self.noise_multiplier, *model.units(width, length))
         sums, worth = model.whole_gradients(params, batch, self.clip, grid.units, width)
+        released = {name: as_singles(leaf) for name, leaf in sums.items()}
+        secrets = [step.turn.secrets(client, "dp-sgd", step.index) for client in step.ids.tolist()]
+        steps = [worth / divisor for divisor in step.divisors.tolist()]
         largest = batch.x.shape[1] * grid.units
-        released = {name: leaf if leaf.dtype == torch.float32 else leaf.float() for name, leaf in sums.items()}
-        for place, (client, divisor) in enumerate(zip(step.ids.tolist(), step.divisors.tolist(), strict=True)):
-            totals, out = ([leaf[place].view(-1).numpy() for leaf in tree.values()] for tree in (sums, released))
-            secrets = step.turn.secrets(client, "dp-sgd", step.index)
-            grid.release(totals, worth / divisor, secrets, largest, out)
+        totals = [leaf.flatten(1).numpy() for leaf in sums.values()]
+        out = [leaf.view(len(leaf), -1).numpy() for leaf in released.values()]
+        grid.release(totals, steps, secrets, largest, out)
         self._spend(step, self.noise_multiplier)
         return released
 
@@ -67,6 +69,11 @@ class NoisyGradients(ClientGuard):
             if active:
                 paid = (multiplier, rate) if step.sampled else (multiplier / 2, 1.0)
                 step.turn.ledger.spend(Spend("dp-sgd", *paid), (client,))
+
+
+def as_singles(sums: Tensor) -> Tensor:
+    """Where single precision goes that takes the place of these sums: into their own memory, if it is as wide."""
+    return sums.view(torch.float32) if sums.element_size() == 4 else torch.empty(sums.shape)
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from coterie.data.federation import Federation
 from coterie.data.holdings import Holdings, UserData
@@ -128,7 +129,7 @@ class Private(Clustering):
         claim = composed(alone, given, self.random_state is not None, unknown)
         with nullcontext(None) if self.ledger is None else self.ledger.reserve(claim, own) as ledger:
             state = self._fit(federation, planned, rng, defence, tape, ledger)
-        self.privacy_spent_ = claim
+        self.privacy_spent_, self._claimed = claim, fingerprint(self.cluster_centers_)
         if DROWNED in state.known:
             warnings.warn(DROWNING, NoiseDrowned, stacklevel=3)
 
@@ -136,6 +137,11 @@ class Private(Clustering):
         """Points (rows, features) that are said to be public, scaled."""
         points, doubt = Given.public(given, name, self.n_features_in_)
         return Given(name, self._units.scaled(points), doubt)
+
+
+def fingerprint(centres: NDArray[np.floating]) -> str:
+    """Of the centres that a claim is about: others in their place have no part in it."""
+    return hashlib.blake2b(np.ascontiguousarray(centres).tobytes(), digest_size=16).hexdigest()
 
 
 DROWNING = (

@@ -25,7 +25,7 @@ from coterie.data.units import Box, Scale
 from coterie.defences.noisy_sums.plan import STEPS
 from coterie.errors import InvalidInput, require
 from coterie.estimators.clustering import Clustering, run_clustering
-from coterie.estimators.private import Private
+from coterie.estimators.private import Private, fingerprint
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.privacy.guarantee import Guarantee, Level, Neighbours, Trust
 from coterie.privacy.ledger import Ledger
@@ -168,6 +168,8 @@ class FederatedLloyd(Private):
         if not isinstance(spent, Guarantee) or not spent.proven:
             why = spent.why_not if isinstance(spent, Guarantee) else "it adds no noise"
             return Given(name, points, f"{name} has no guarantee itself ({why})")
+        if getattr(inner, "_claimed", "") != fingerprint(inner.cluster_centers_):
+            return Given(name, points, f"{name} has other centres by now than those that its guarantee is about")
         return Given(name, points, spent=spent)
 
 

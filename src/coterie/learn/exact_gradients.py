@@ -6,15 +6,16 @@ vectors of whole numbers is one too. With norms of at most ``units`` steps and n
 
     sum over examples of  round(beta_i delta_i)  x  round(alpha_i input_i),      alpha_i beta_i = scale of example i,
 
-is a whole number of at most n * units. As long as that is below 2^24, float32 holds it exactly: whatever the order,
-the blocking, the number of threads or fused multiply-adds, the product is the true sum, at the speed of the plain one.
+is a whole number of at most n * units. The product is thus exact, whatever the order, the blocking, the number of
+threads or fused multiply-adds: with up to 2^14 units all factors are bytes, and their product takes a third of the
+time of the plain one (``coterie.learn.whole_products``); below 2^24, float32 holds the sums.
 So an example that is added or removed moves the sum by its own whole-number gradient, whose norm over all layers
 
     sqrt(sum over layers of |round(alpha x)|^2 |round(beta d)|^2 + |round(scale d)|^2)  <=  units
 
 is computed exactly and enforced: no slack has to be added to the sensitivity. (Bounding the error of float sums
 instead, as n gamma_n on each side with gamma_n = n u / (1 - n u), costs 3e-4 of the clipping norm for batches of 50
-and 3 % for 500.) Rounding moves an example's gradient by about 2 % of its norm at units = 2^18 and widths (784, 200),
+and 3 % for 500.) Rounding moves an example's gradient by about 8 % of its norm at units = 2^14 and widths (784, 200),
 unsystematically; noise of a multiplier 1 on these 159,010 parameters is 400 times the clipping norm.
 
 What this does not do: the inputs and deltas must each be a function of their own example. Matrix products of another
@@ -35,9 +36,10 @@ from torch import Tensor
 
 from coterie.errors import require
 from coterie.learn.whole import exact_squares, require_bound, row_squares
+from coterie.learn.whole_products import BYTE, EXACT, summed_outer_products
 
-EXACT = 1 << 24
-"""Whole numbers up to here are float32's."""
+BYTE_UNITS = 1 << 14
+"""Up to here, inputs and deltas are scaled to a norm of 127 at most each, and so are bytes."""
 
 LEAST_UNITS = 1 << 12
 """Enough for gradients: rounding moves each example by about a tenth of the clipping norm, unsystematically, which adds
@@ -49,41 +51,35 @@ FINEST = 1 << 20
 Doubles = NDArray[np.float64]
 
 
-def most_units(width: int) -> int:
-    """The largest ``units`` for batches of this width."""
-    require(1 <= width <= EXACT >> 8, "width", width, f"must lie in 1..{EXACT >> 8}; add up several batches")
-    return min(EXACT // width - 1, FINEST)
-
-
 @np.errstate(all="ignore")  # what overflows or is not a number is found by its norm, and counts as zero
 def exact_dense_sums(
     inputs: Sequence[Tensor], deltas: Sequence[Tensor], clip: float, units: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """For each layer the sums of weight and bias gradients in steps of ``gradient_step``, whole numbers in float32/64.
+    """For each layer the sums of weight and bias gradients in steps of ``gradient_step``, int32.
 
     Inputs are (clients, batch, width) and deltas, the loss's derivative by the layer's output, too; padding has deltas
     of zero. An example whose squares overflow, or that has NaN, counts as zero.
     """
     require_bound(clip)
-    precision = torch.get_float32_matmul_precision()
-    require(precision == "highest", "float32 matmul precision", precision, "must be 'highest' for products to be exact")
-    width = inputs[0].shape[1]
-    require(1 <= units <= most_units(width), "units", units, f"must lie in 1..{most_units(width)} for width {width}")
+    require(1 <= units <= FINEST, "units", units, f"must lie in 1..{FINEST}")
     pairs = list(zip(inputs, deltas, strict=True))
     lengths = [(_squares(given), _squares(delta)) for given, delta in pairs]
     scales = _scales(lengths, clip, _aim(units, [(given.shape[2], delta.shape[2]) for given, delta in pairs]))
     factors = [_split(*pair, *squares, scales, units) for pair, squares in zip(pairs, lengths, strict=True)]
-    rounded = [_Rounded.of(*pair, scales, *each, torch.round_) for pair, each in zip(pairs, factors, strict=True)]
+    limit = BYTE if units <= BYTE_UNITS else math.inf
+    rounded = [
+        _Rounded.of(*pair, scales, *each, torch.round_, limit) for pair, each in zip(pairs, factors, strict=True)
+    ]
     over = _squared(rounded) > float(units) ** 2
     if over.any():
         places = torch.from_numpy(over).view(inputs[0].shape[:2])
         for layer, (given, delta), (alpha, beta) in zip(rounded, pairs, factors, strict=True):
             few = scales[over], alpha[over], beta[over]
-            layer.overwrite(places, _Rounded.of(given[places][None], delta[places][None], *few, torch.trunc_))
+            layer.overwrite(places, _Rounded.of(given[places][None], delta[places][None], *few, torch.trunc_, limit))
         gone = torch.from_numpy(_squared(rounded) > float(units) ** 2).view(inputs[0].shape[:2])
         for layer in rounded:
             layer.clear(gone)
-    return [(torch.bmm(layer.delta.transpose(1, 2), layer.given), layer.bias.sum(1)) for layer in rounded]
+    return [layer.sums(units) for layer in rounded]
 
 
 def gradient_step(clip: float, units: int, shapes: Sequence[tuple[int, int]]) -> float:
@@ -103,12 +99,12 @@ def _aim(units: int, shapes: Sequence[tuple[int, int]]) -> float:
         added = inputs / (24 * units * ratio) + outputs * ratio / (24 * units)
         aim = min(aim, 1 - added - 3 * math.sqrt((ratio + 1 / ratio) / (12 * units)))
     require(aim > 0.5, "units", units, f"are too few for layers of {list(shapes)}; take more")
-    return aim * units
+    return min(aim * units, BYTE**2) if units <= BYTE_UNITS else aim * units
 
 
 def _ratio(inputs: int, outputs: int, units: int) -> float:
-    """Of the norms of input and delta: that of the roots of their widths, up to where squares still add up exactly."""
-    most = EXACT / (2 * units)
+    """Of the norms of input and delta: that of their widths' roots, while both are bytes, or squares add up exactly."""
+    most = max(1.0, BYTE**2 / units) if units <= BYTE_UNITS else EXACT / (2 * units)
     return min(max(math.sqrt(inputs / outputs), 1 / most), most)
 
 
@@ -147,10 +143,12 @@ class _Rounded:
         alpha: Doubles,
         beta: Doubles,
         rounding: Callable[[Tensor], Tensor],
+        limit: float,
     ) -> _Rounded:
         def whole(rows: Tensor, factors: Doubles) -> Tensor:
             each = torch.from_numpy(factors.astype(np.float32)).view(*rows.shape[:2], 1)
-            return rounding(rows * each)
+            found = rounding(rows * each)
+            return found.clamp_(-limit, limit) if math.isfinite(limit) else found
 
         bias = rounding(delta.double() * torch.from_numpy(scales).view(*delta.shape[:2], 1))
         return _Rounded(whole(given, alpha), whole(delta, beta), bias)
@@ -158,6 +156,9 @@ class _Rounded:
     def squared(self) -> Doubles:
         given, delta, bias = (exact_squares(part.flatten(0, 1)) for part in (self.given, self.delta, self.bias))
         return given * delta + bias
+
+    def sums(self, units: int) -> tuple[Tensor, Tensor]:
+        return summed_outer_products(self.delta, self.given, units, units <= BYTE_UNITS), self.bias.sum(1).int()
 
     def overwrite(self, places: Tensor, other: _Rounded) -> None:
         self.given[places], self.delta[places], self.bias[places] = other.given[0], other.delta[0], other.bias[0]

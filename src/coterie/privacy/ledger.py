@@ -55,8 +55,8 @@ Row = tuple[int, Spend, int]
 """Whose (a client or ``EVERYBODY``), what, and how often."""
 
 
-Exposure = tuple[tuple[str, float, float, float, int], ...]
-"""All releases of one client: what, with which noise, at which epsilon, how likely, and how often."""
+Exposure = tuple[tuple[str, bool, float, float, float, int], ...]
+"""All releases of one client: what, of which kind, with which noise, at which epsilon, how likely, and how often."""
 
 
 RESERVED = "reserved"
@@ -283,14 +283,26 @@ class Ledger:
 
 
 def _exposure(spends: Mapping[Spend, int]) -> Exposure:
-    found = [(one.what, one.noise_multiplier, one.epsilon or 0.0, one.sample_rate, t) for one, t in spends.items()]
-    return tuple(sorted(found))
+    """A pure epsilon of 0 is something else than none, which stands for infinitely less."""
+    return tuple(
+        sorted(
+            (
+                one.what,
+                one.laplace,
+                one.noise_multiplier,
+                -math.inf if one.epsilon is None else one.epsilon,
+                one.sample_rate,
+                times,
+            )
+            for one, times in spends.items()
+        )
+    )
 
 
 def _covers(more: Exposure, less: Exposure) -> bool:
     """Whether each release of the one is in the other: with the same noise, as likely at least, and as often."""
     return len(more) == len(less) and all(
-        one[:3] == other[:3] and one[3] >= other[3] and one[4] >= other[4]
+        one[:4] == other[:4] and one[4] >= other[4] and one[5] >= other[5]
         for one, other in zip(more, less, strict=True)
     )
 

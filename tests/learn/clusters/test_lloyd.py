@@ -11,10 +11,10 @@ from torch import Tensor
 from coterie.errors import InvalidInput
 from coterie.learn.clusters.clipping import Bounded, ClientClip, Clip, RecordClip, Unclipped, clip_clients
 from coterie.learn.clusters.lloyd import (
+    ExactProducts,
     cluster_counts,
     cluster_means,
     cluster_sums,
-    exact_products,
     leading_subspace,
     moved_centres,
     nearest,
@@ -229,14 +229,14 @@ def test_exact_products_are_a_row_s_own_and_right(features: int) -> None:
     draws = Rng.seeded(features).torch()
     x = torch.randn(300, features, generator=draws) * torch.logspace(-30, 30, 300).unsqueeze(1)
     vectors = torch.randn(7, features, generator=draws)
-    found = exact_products(x, vectors)
+    found = ExactProducts(vectors)(x)
     expected = x.double() @ vectors.double().T
     room = x.double().abs().amax(1, keepdim=True) * vectors.double().abs().sum(1) * 2.0**-23
     assert bool(((found - expected).abs() <= room).all())
     for row in (0, 150, 299):
-        assert torch.equal(exact_products(x[row : row + 1], vectors)[0], found[row])
+        assert torch.equal(ExactProducts(vectors)(x[row : row + 1])[0], found[row])
     order = torch.randperm(300, generator=draws)
-    assert torch.equal(exact_products(x[order], vectors), found[order])
+    assert torch.equal(ExactProducts(vectors)(x[order]), found[order])
 
 
 @pytest.mark.parametrize("features", [2, 5, 64, 300])

@@ -24,23 +24,27 @@ NEAR = 8.0
 """Centres whose mean is within so many times their spread are near the origin: three bits are lost at most."""
 
 
-def exact_products(x: Tensor, vectors: Tensor) -> Tensor:
+class ExactProducts:
     """x @ vectors.T in doubles, (rows, vectors), each row a function of that row alone.
 
     A product of floats is rounded by its place in the matrix: one row less, and all rows after it may change in their
     last bits. Here whole numbers are multiplied whose sums stay below 2^53, so that nothing is rounded in any order:
     a row in 24 bits of its largest entry, and the vectors in two parts, high and low.
     """
-    bits = 52 - 24 - (x.shape[1] - 1).bit_length()
-    require(bits >= 4, "features", x.shape[1], "must be at most 2^24")
-    scale = torch.from_numpy(np.ldexp(1.0, 24 - np.frexp(x.abs().amax(1).numpy())[1]))
-    whole = x.double().mul_(scale.unsqueeze(1)).round_()
-    plain = vectors.double()
-    finest = 2.0 ** (bits - math.frexp(float(plain.abs().max()))[1])
-    high = (plain * finest).round_()
-    low = ((plain * finest - high) * 2.0**bits).round_()
-    found = (whole @ high.T).add_(whole @ low.T, alpha=2.0**-bits)
-    return found.div_(scale.unsqueeze(1) * finest)
+
+    def __init__(self, vectors: Tensor) -> None:
+        self._bits = 52 - 24 - (vectors.shape[1] - 1).bit_length()
+        require(self._bits >= 4, "features", vectors.shape[1], "must be at most 2^24")
+        plain = vectors.double()
+        self._finest = 2.0 ** (self._bits - math.frexp(float(plain.abs().max()))[1])
+        self._high = (plain * self._finest).round_()
+        self._low = ((plain * self._finest - self._high) * 2.0**self._bits).round_()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        scale = torch.from_numpy(np.ldexp(1.0, 24 - np.frexp(x.abs().amax(1).numpy())[1])).unsqueeze(1)
+        whole = x.double().mul_(scale).round_()
+        found = (whole @ self._high.T).add_(whole @ self._low.T, alpha=2.0**-self._bits)
+        return found.div_(scale * self._finest)
 
 
 def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
@@ -58,6 +62,7 @@ def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
     far = float(middle.norm()) > NEAR * float(shifted.norm(dim=1).max())
     if not far:
         half = half + shifted @ middle
+    ties = _Ties(shifted, half) if alone else None
     spare = -len(centres) % 8  # products are fastest at multiples of 8; no point is nearest to a spare centre
     shifted, half = pad(shifted, (0, 0, 0, spare)), pad(half, (0, spare), value=math.inf)
     labels = torch.empty(len(x), dtype=torch.int64)
@@ -66,27 +71,34 @@ def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
         scores = part.new_empty(len(part), len(half)) if scores is None else scores
         torch.addmm(half, part, shifted.T, alpha=-1, out=scores[: len(part)])
         np.argmin(scores[: len(part)].numpy(), axis=1, out=labels[rows].numpy())  # several times as fast as torch's
-        if alone:
-            _settle(labels[rows], scores[: len(part)], part, shifted, half)
+        if ties is not None:
+            ties.settle(labels[rows], scores[: len(part)], part)
     return labels
 
 
-def _settle(labels: Tensor, scores: Tensor, part: Tensor, centres: Tensor, half: Tensor) -> None:
-    """Decide anew, by products that are exact, wherever rounding could have decided.
+class _Ties:
+    """Decides anew, by products that are exact, wherever rounding could have decided.
 
     A score is off by at most e = (features + 2) u (|half| + |x| |c|) (Higham 2002, section 3.1; twice that is taken).
     Where the least is ahead by more than 4e it is the least in truth, by more than 2e, and exact products find it, too.
     So which way a label was found does not matter: it is a function of the point.
     """
-    real = torch.isfinite(half)
-    longest, highest = float(centres.norm(dim=1).max()), float(half[real].abs().max())
-    unit = (part.shape[1] + 8) * torch.finfo(part.dtype).eps
-    error = (torch.linalg.vector_norm(part, dim=1) * longest + highest) * unit
-    least = scores.gather(1, labels.unsqueeze(1)) + 4 * error.unsqueeze(1)
-    near = ((scores <= least).sum(1) != 1).nonzero().flatten()  # also where something overflowed
-    for some in near.split(chunk_rows(4 * (part.shape[1] + len(half)))):
-        exact = half[real].double() - exact_products(part[some], centres[real])
-        labels[some] = exact.argmin(1)
+
+    def __init__(self, centres: Tensor, half: Tensor) -> None:
+        self._products, self._half = ExactProducts(centres), half.double()
+        self._longest, self._highest = float(centres.norm(dim=1).max()), float(half.abs().max())
+        self._rows = chunk_rows(4 * (centres.shape[1] + len(half)))
+        self._unit = (centres.shape[1] + 8) * torch.finfo(centres.dtype).eps
+
+    def settle(self, labels: Tensor, scores: Tensor, part: Tensor) -> None:
+        """In place; the scores are used up."""
+        error = torch.linalg.vector_norm(part, dim=1).mul_(self._longest).add_(self._highest)
+        first = labels.unsqueeze(1)
+        least = scores.gather(1, first).squeeze(1).add_(error, alpha=4 * self._unit)
+        second = scores.scatter_(1, first, math.inf).amin(1)
+        near = (second > least).logical_not_().nonzero().flatten()  # also where something overflowed
+        for some in near.split(self._rows):
+            labels[some] = (self._half - self._products(part[some])).argmin(1)
 
 
 def squared_distances(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
@@ -248,9 +260,10 @@ def leading_subspace(matrix: Tensor, dimensions: int) -> Tensor:
 def project(x: Tensor, subspace: Tensor, anchor: Tensor | None = None, alone: bool = False) -> Tensor:
     """Coordinates of each point in the subspace, (points, dimensions); ``alone`` as in ``nearest``."""
     answer = torch.empty(len(x), len(subspace), dtype=x.dtype)
+    products = ExactProducts(subspace) if alone else None
     for rows, about in chunks_about(x, anchor, extra=4 * x.shape[1] if alone else 0):
-        if alone:
-            answer[rows] = exact_products(about, subspace).to(x.dtype)
+        if products is not None:
+            answer[rows] = products(about).to(x.dtype)
         else:
             torch.mm(about, subspace.T, out=answer[rows])
     return answer

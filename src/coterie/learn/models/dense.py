@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from coterie.errors import require
 from coterie.learn.exact_gradients import (
-    EXACT,
+    BYTE_UNITS,
     LEAST_UNITS,
     exact_dense_sums,
     gradient_step,
-    most_units,
     stands_alone,
 )
 from coterie.learn.models.model import Batch, Model, key_of, seeded
@@ -121,21 +120,25 @@ class Dense(Model):
             params[f"{index}.bias"].sub_(delta.sum(1), alpha=lr)
 
     def units(self, width: int, length: int) -> tuple[int, int]:
-        return LEAST_UNITS, most_units(width)
+        return LEAST_UNITS, BYTE_UNITS
 
     def whole_gradients(
         self, params: Params, batch: Batch, clip: float, units: int, width: int
     ) -> tuple[dict[str, Tensor], float]:
-        """By products of whole numbers (``coterie.learn.exact_gradients``), in blocks whose rows stand alone."""
+        """By products of whole numbers (``coterie.learn.exact_gradients``), in blocks whose rows stand alone.
+
+        What only pads a block is passed through the layers with it, and then left out: zeros change no whole number.
+        """
         width = width if self._stands_alone(params, width) else 1
         total: dict[str, Tensor] = {}
         weights = batch.weights * batch.divisors.unsqueeze(1)
-        exact = torch.float32 if batch.x.shape[1] * units < EXACT else torch.float64
+        exact = torch.int32 if batch.x.shape[1] * units < 2**31 else torch.int64
         for number, start in enumerate(range(0, batch.x.shape[1], width)):
             part = slice(start, start + width)
             seeds = tuple(key_of(seed).child(number).number() for seed in batch.seeds)
             block = replace(batch, x=batch.x[:, part], y=batch.y[:, part], weights=weights[:, part], seeds=seeds)
-            inputs, deltas = self._passed(params, block)
+            used = int(torch.arange(1, width + 1)[: weights[:, part].shape[1]].mul(weights[:, part].any(0)).max())
+            inputs, deltas = ([rows[:, :used] for rows in found] for found in self._passed(params, block))
             for index, sums in enumerate(exact_dense_sums(inputs, deltas, clip, units)):
                 for name, leaf in zip(("weight", "bias"), sums, strict=True):
                     key, leaf = f"{index}.{name}", leaf.to(exact)

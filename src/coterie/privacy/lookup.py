@@ -1,0 +1,165 @@
+"""Draws from the discrete Gaussian of one deviation, most of them by a single look-up, and all of them exactly.
+
+Values are taken in buckets of 256 neighbours. Within one, probabilities are even but for a part that the slope makes:
+
+    P(n) = c_b / 2^24 + w(n),    c_b = floor(2^24 * the least P in the bucket b of n),    w(n) >= 0.
+
+16 bits choose one of 65,536 cells, of which c_b belong to bucket b, and eight more the place in it. That settles 99 %
+of draws. The cells that belong to no bucket stand for w, which is drawn by rejection: 16 bits propose a bucket, in
+proportion to whole numbers e_b with h e_b >= w, eight a place, and 32 decide whether the value stays, with probability
+w / (h e_b). These probabilities are known to less than 2^-32 from floats; where the 32 bits are next to one, which
+happens once in 2^30 proposals, further bits are compared with the true number until they decide (``Table.stays``). So
+nothing is left that would have to be charged but what lies beyond 40 deviations. That is 2^-1154, and the least number
+above zero that a double can hold, a delta for one, is 2^-1074.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.rng import Keystream, Secrets
+
+SIGMA = 1 << 14
+REACH = 40  # the table ends after so many deviations
+BLOCK = 1 << 18  # draws at a time: their buffers stay in the cache
+
+PLACES = 1 << 8
+CELLS = 1 << 16
+_WORD = 1 << 32  # what is compared with the thresholds lies below it
+_MARGIN = 1e-9  # by which floats that must bound something are moved; they are right to 1e-14
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """By cell: the lowest value of its bucket; those from ``easy`` on belong to none. By value: what w needs."""
+
+    easy: int
+    singles: NDArray[np.float32]  # (cells,)
+    wholes: NDArray[np.int32]  # (cells,): the same
+    proposed: NDArray[np.int32]  # (cells,): the lowest value of the bucket that is proposed
+    thresholds: NDArray[np.uint32]  # (values,): the probability to stay, in units of 2^-32, from the lowest value on
+    counts: NDArray[np.int32]  # (buckets,): c_b
+    shares: NDArray[np.int32]  # (buckets,): e_b
+    height: float  # h
+
+    def remainders(self, count: int, rest: Keystream) -> NDArray[np.int32]:
+        """At least so many draws from w."""
+        found: list[NDArray[np.int32]] = []
+        while (missing := count - sum(map(len, found))) > 0:
+            found.append(self._accepted(9 * missing // 5 + 64, rest))
+        return np.concatenate(found) if len(found) != 1 else found[0]
+
+    def _accepted(self, tries: int, rest: Keystream) -> NDArray[np.int32]:
+        raw = np.empty(7 * tries + Keystream.SPARE, dtype=np.uint8)
+        rest.fill(raw, 7 * tries)
+        words, cells = raw[: 4 * tries].view("<u4"), raw[4 * tries : 6 * tries].view("<u2")
+        values = self.proposed.take(cells)
+        values += raw[6 * tries : 7 * tries]
+        limits = self.thresholds.take(values + REACH * SIGMA)
+        kept = words < limits
+        for near in np.flatnonzero(words - limits + np.uint32(1) <= 2):  # modulo 2^32: one below, equal, one above
+            kept[near] = self.stays(int(values[near]), int(words[near]), lambda: int(rest.words(1)[0]))
+        return values[kept]
+
+    def stays(self, value: int, word: int, more: Callable[[], int]) -> bool:
+        """Whether a uniform number that begins with these 32 bits, and goes on with ``more``, is below w / (h e_b)."""
+        bucket, drawn, bits = (value + REACH * SIGMA) // PLACES, word, 32
+        while True:
+            drawn, bits = drawn << 64 | more(), bits + 64
+            with localcontext() as context:
+                context.prec = bits // 3 + 400  # digits: far more than were drawn, as far out as the table goes
+                likely = (Decimal(-(value**2)) / (2 * SIGMA**2)).exp() / (SIGMA * (2 * _pi(context.prec)).sqrt())
+                rest = likely - Decimal(int(self.counts[bucket])) / (CELLS * PLACES)
+                limit = rest / (Decimal(self.height) * int(self.shares[bucket])) * 2**bits
+                slack = Decimal(2) ** -32
+                if drawn + 1 <= limit - slack:
+                    return True
+                if drawn >= limit + slack:
+                    return False
+
+
+@lru_cache(maxsize=1)
+def table() -> Table:
+    """Bounds are taken from floats, with a margin, so they are bounds; nothing else about them has to be exact.
+
+    The sum of exp(-n^2 / 2 sigma^2) is sigma sqrt(2 pi) to within exp(-2 pi^2 sigma^2), which has 2.3e9 zeros.
+    """
+    values = np.arange(-REACH * SIGMA, REACH * SIGMA)
+    likely = np.exp(-(values.astype(np.float64) ** 2) / (2 * SIGMA**2)) / (SIGMA * math.sqrt(2 * math.pi))
+    likely = likely.reshape(-1, PLACES)  # (buckets, places)
+    lowest = values[::PLACES].astype(np.int32)
+    counts = np.floor(likely.min(1) * (CELLS * PLACES) * (1 - _MARGIN)).astype(np.int32)
+    rest = likely - counts[:, None] / (CELLS * PLACES)
+    most = rest.max(1) * (1 + _MARGIN)
+    height = float(most.sum() / (CELLS - len(lowest)))
+    shares = np.maximum(np.ceil(most / height * (1 + _MARGIN)), 1).astype(np.int32)
+    shares[: CELLS - shares.sum()] += 1  # cells that are left over: any bucket may have them
+    stay = rest / (height * shares[:, None])
+    settled = np.repeat(lowest, counts)
+    wholes = np.concatenate([settled, np.zeros(CELLS - len(settled), dtype=np.int32)])
+    return Table(
+        len(settled),
+        wholes.astype(np.float32),
+        wholes,
+        np.repeat(lowest, shares),
+        (stay * _WORD).astype(np.uint32).reshape(-1),
+        counts,
+        shares,
+        height,
+    )
+
+
+@lru_cache(maxsize=8)
+def _pi(digits: int) -> Decimal:
+    """Machin's formula."""
+    with localcontext() as context:
+        context.prec = digits + 10
+        return 4 * (4 * _inverse_arctan(5) - _inverse_arctan(239))
+
+
+def _inverse_arctan(number: int) -> Decimal:
+    """arctan(1 / number), to the context's precision."""
+    power = total = Decimal(1) / number
+    for odd in range(3, 1 << 20, 2):
+        power /= -number * number
+        before, total = total, total + power / odd
+        if total == before:
+            break
+    return total
+
+
+class Draws:
+    """Draws from one node's streams, one after the other, at most ``most`` or ``BLOCK`` at a time."""
+
+    def __init__(self, secrets: Secrets, most: int) -> None:
+        self._table, self._size = table(), min(most, BLOCK)
+        self._first, self._rest = secrets.child("cells").stream(), secrets.child("rest").stream()
+        self._raw = np.empty(3 * self._size + Keystream.SPARE, dtype=np.uint8)
+        self._spare = np.empty(0, dtype=np.int32)
+
+    def fill(self, out: NDArray[np.float32] | NDArray[np.int32]) -> None:
+        """The next draws, into all of (length,). Single precision holds them exactly."""
+        lowest = self._table.singles if out.dtype == np.float32 else self._table.wholes
+        self._prepare(len(out) * (CELLS - self._table.easy) // CELLS)
+        for start in range(0, len(out), self._size):
+            part = out[start : start + self._size]
+            self._first.fill(self._raw, 3 * len(part))
+            cells = self._raw[: 2 * len(part)].view("<u2")
+            lowest.take(cells, out=part, mode="wrap")
+            part += self._raw[2 * len(part) : 3 * len(part)]
+            hard = (cells >= self._table.easy).nonzero()[0]
+            self._prepare(len(hard))
+            part[hard], self._spare = self._spare[: len(hard)], self._spare[len(hard) :]
+
+    def _prepare(self, count: int) -> None:
+        """Have so many draws from w."""
+        if len(self._spare) < count:
+            more = self._table.remainders(count - len(self._spare), self._rest)
+            self._spare = np.concatenate([self._spare, more])
