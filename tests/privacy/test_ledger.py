@@ -59,10 +59,6 @@ def test_noise_of_another_kind_is_not_taken_for_the_same() -> None:
         book.spend(Spend("sums", 1.0), (order[0],))
         book.spend(Spend("sums", 1.0, laplace=True), (order[1],))
         assert book.epsilon(DELTA) == max(epsilon_of(book.events(client), DELTA) for client in (0, 1))
-        book = Ledger()
-        book.spend(Spend("sums", 0.0), (order[0],))  # without noise
-        book.spend(Spend("sums", epsilon=0.0), (order[1],))  # that tells nothing
-        assert math.isinf(book.epsilon(DELTA))
 
 
 def test_what_exposes_everybody_counts_for_each_and_alone() -> None:

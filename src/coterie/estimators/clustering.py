@@ -57,7 +57,7 @@ class Clustering(NearestCentreEstimator):
         ledger: Ledger | None = None,
     ) -> Clusters:
         for name in ("cluster_centers_", "privacy_spent_"):  # a fit that fails leaves no centres beside an older claim
-            vars(self).pop(name, None)
+            self.__dict__.pop(name, None)
         secrets = Secrets.from_entropy() if self.random_state is None else None
         state = run_clustering(protocol, federation, rng, defence, tape, secrets, ledger)
         x, units = federation.examples.x.flatten(1), self._units

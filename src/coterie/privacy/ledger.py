@@ -283,18 +283,11 @@ class Ledger:
 
 
 def _exposure(spends: Mapping[Spend, int]) -> Exposure:
-    """A pure epsilon of 0 is something else than none, which stands for infinitely less."""
     return tuple(
         sorted(
-            (
-                one.what,
-                one.laplace,
-                one.noise_multiplier,
-                -math.inf if one.epsilon is None else one.epsilon,
-                one.sample_rate,
-                times,
-            )
+            (one.what, one.laplace, one.noise_multiplier, pure, one.sample_rate, times)
             for one, times in spends.items()
+            for pure in [-1.0 if one.epsilon is None else one.epsilon]
         )
     )
 
