@@ -221,6 +221,13 @@ def test_profiling_jobs_run(method: str) -> None:
     assert found["with a client"][0] == 100
 
 
+@pytest.mark.filterwarnings("ignore::coterie.defences.secure_sums.ClusterLeftOut")
+def test_with_a_client_s_key_the_sums_of_the_default_are_read_in_table_ii() -> None:
+    """Sizes are the same in all rounds here, and say something of fifteen clients all the same."""
+    found = profiled(EMBEDDED, "secure sums", 15, data=None, seed=0)
+    assert found["placed with a client"][0] > found["placed"][0]
+
+
 def test_counting_jobs_run() -> None:
     found = counted("default", 12, 0.5, 3, seed=0)
     assert 0 < found["alone"] <= found["units"] <= 12

@@ -132,7 +132,7 @@ class Mingling(Defence):
 
     @property
     def keys(self) -> Mapping[str, object]:
-        """What a client could hand to the server, for threat models with collusion: ``tape.view(threat, keys)``."""
+        """What a client could hand to the server, for threat models with collusion (``Ring.view``)."""
         return {SHARED_KEY: self.key}
 
     def guarantee(self, run: RunFacts) -> Guarantee:

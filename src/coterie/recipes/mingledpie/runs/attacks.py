@@ -69,8 +69,7 @@ def profiled(name: str, method: str, clients: int, *, data: str | None, seed: in
     outcome = train(protocol, federation, model, seed=seed, defence=defence, tape=tape, evaluate_every=1000)
     stands_for = _stands_for(outcome.scores.choices.argmax(1), federation.groups)
     truth = Labels({client: int(group) for client, group in enumerate(federation.groups)}, 5)
-    alone = tape.view(CURIOUS_SERVER)
-    together = tape.view(colluding, getattr(defence, "keys", None))
+    alone, together = outcome.view(CURIOUS_SERVER), outcome.view(colluding)
 
     def identity(view: View, **options: Any) -> Finding:
         attack = IdentityProfiling(stands_for, view.threat, **options)
