@@ -122,6 +122,18 @@ def test_public_bounds_decide_what_known_records_do_not() -> None:
     assert float(table.amax(1).min()) > 0.95
 
 
+def test_one_column_that_no_known_record_tells_of_is_found_beside_one_that_never_varies() -> None:
+    draws = torch.Generator().manual_seed(6)
+    x = torch.rand(RECORDS, 5, generator=draws, dtype=torch.float64)
+    x[:, 3] = 0.0
+    x[:, 4] *= torch.rand(RECORDS, generator=draws) < 0.1
+    x[:9, 4] = 0.0
+    turn = torch.linalg.qr(torch.randn(5, 5, generator=draws, dtype=torch.float64))[0]
+    found = few_known(((x - x.mean(0)) @ turn)[:, :5], torch.arange(9), x[:9], (0.0, 1.0))
+    for column in (0, 1, 2, 4):
+        assert float(torch.corrcoef(torch.stack([found[:, column], x[:, column]]))[0, 1]) > 0.99
+
+
 def test_far_fewer_known_records_than_columns_do_if_many_values_lie_on_a_bound() -> None:
     """Nine known records, sixteen columns, half of the values zero: eight directions, and bounds decide the rest."""
     draws = torch.Generator().manual_seed(4)

@@ -22,6 +22,7 @@ TURNS = 20
 EXACT = 1e-6  # of the largest singular value of known columns: below that they do not differ
 STARTS, TURNS_A_START, FEW = 8, 300, 600  # of the search for the rest of a rotation; FEW: records looked at
 POLISH = 50
+FEW_UNDECIDED = 4  # directions: with more of them one turn that keeps to the bounds is enough, and takes its time
 SETTLED = 1e-4  # of the rest's squares: with less of them outside the bounds, the search is over
 LEVELS = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
 
@@ -50,20 +51,23 @@ def few_known(points: Tensor, rows: Tensor, columns: Tensor, bounds: tuple[float
 
 
 def _within(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """Turns the ``rest`` (records, undecided) into the ``free`` directions so that values keep to their bounds."""
-    draws, best, least = torch.Generator().manual_seed(0), decided, torch.inf
+    """Turns the ``rest`` (records, undecided) into the ``free`` directions so that values keep to their bounds.
+
+    Where there are more free directions than undecided ones (of two open columns only one varies), several turns keep
+    to the bounds, and their mean is taken.
+    """
+    draws, found, outside = torch.Generator().manual_seed(0), [], []
     sample = torch.randperm(len(rest), generator=draws)[:FEW]
-    known, mine = decided[sample], rest[sample]
+    known, mine, enough = decided[sample], rest[sample], SETTLED * float(rest.square().sum())
     for _ in range(STARTS):
         turn = _isometry(torch.randn(rest.shape[1], len(free), generator=draws, dtype=torch.float64))
         turn = _polished(_reflected(turn, known, mine, free, bounds), known, mine, free, bounds)
-        found = decided + rest @ turn @ free
-        outside = float((found - found.clamp(*bounds)).square().sum())
-        if outside < least:
-            best, least = found, outside
-        if least <= SETTLED * float(rest.square().sum()):
-            break
-    return best
+        found.append(decided + rest @ turn @ free)
+        outside.append(float((found[-1] - found[-1].clamp(*bounds)).square().sum()))
+        if outside[-1] <= enough and not FEW_UNDECIDED >= rest.shape[1] < len(free):
+            return found[-1]
+    least = max(min(outside), enough if rest.shape[1] < len(free) else 0.0)
+    return torch.stack([one for one, size in zip(found, outside, strict=True) if size <= least]).mean(0)
 
 
 def _reflected(turn: Tensor, known: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float]) -> Tensor:
