@@ -11,14 +11,18 @@ from tests.ring import Play, play
 from torch import Tensor
 
 from coterie.attacks.cgan import CganReconstruction, batches, eavesdropper, mixed
+from coterie.attacks.inversion import CURIOUS_SERVER
+from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
-from coterie.data.federation import Federation, Shards
+from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.sources.embedded import Digits
 from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput
-from coterie.learn.generative.duel import Bout, Samples
-from coterie.learn.generative.losses import distance, huber, hybrid, sameness
+from coterie.learn.generative.duel import Bout, Moved, Samples
+from coterie.learn.generative.losses import distance, huber, hybrid, mismatch, sameness
 from coterie.learn.models.bundled import StridedCnn
+from coterie.learn.models.model import outputs
+from coterie.learn.params import Params, pick
 from coterie.learn.sgd import Local
 from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
@@ -140,6 +144,27 @@ def test_a_tap_changes_what_it_draws_and_sealed_uploads_are_no_tap() -> None:
     assert keep[0].keys() == keep[1].keys()
 
 
+@pytest.mark.parametrize("share", [1.0, 0.4, 0.0])
+def test_it_remembers_how_the_victim_moved_and_without_a_tap_how_the_cluster_did(share: float) -> None:
+    attack = attacker(share, recall=2, active_from=None)
+    tape = Tape([replace(CURIOUS_SERVER, clients=frozenset({0}))])
+    done = run(attack, tape=tape)
+    view = tape.view(replace(CURIOUS_SERVER, clients=frozenset({0})))
+    seen = done.ring.memory[-1]["seen"]
+    assert len(seen) == 2  # of three rounds of which it has heard
+    for round, (start, update) in enumerate(seen):
+        given, after = (pick(view.received(at).values, 0) for at in (round, round + 1))
+        upload = {name: leaf[VICTIM, 0] for name, leaf in view.sent(round).values.items()}
+        read = attack.threat.reads(upload) if share else {}
+        for name, leaf in update.items():
+            assert torch.equal(start[name], given[name])
+            if not share:
+                torch.testing.assert_close(leaf, after[name] - given[name])
+                continue
+            assert torch.equal(~leaf.isnan(), read[name])
+            torch.testing.assert_close(leaf[read[name]], (upload[name] - given[name])[read[name]])
+
+
 def test_from_the_view_alone() -> None:
     attack = attacker()
     tape = Tape([attack.threat])
@@ -183,6 +208,30 @@ def test_the_hybrid_loss_by_hand() -> None:
     torch.testing.assert_close(slope[0], torch.full((1, 2, 2), -2 * 0.1 / 8))
     torch.testing.assert_close(slope[1], torch.full((1, 2, 2), -0.5 / 8))
     assert huber(torch.tensor([0.5, 3.0]), 1.0).tolist() == pytest.approx([0.125, 2.5])
+
+
+def test_the_mismatch_by_hand() -> None:
+    """A right angle costs 1 and the other way 2, layer by layer; biases and what was not read cost nothing."""
+    nan = torch.nan
+    update = {"a": torch.tensor([[1.0, 0.0]]), "b": torch.tensor([[2.0, nan]]), "bias": torch.ones(2)}
+    moved = {"a": torch.tensor([[0.0, 3.0]]), "b": torch.tensor([[-1.0, 5.0]]), "bias": -torch.ones(2)}
+    assert float(mismatch(moved, update)) == pytest.approx(1 + 2)
+    assert float(mismatch(moved, {name: leaf * nan for name, leaf in update.items()})) == 0
+
+
+def test_the_pictures_that_moved_a_model_explain_it_better_than_others() -> None:
+    digits, start = Digits().load(), MODEL.init(0)
+    mine, other = (Examples(digits.x[rows], digits.y[rows], 10) for rows in (slice(0, 80), slice(80, 160)))
+    rows = batches(80, Local(epochs=2, batch_size=40), Rng.seeded(0))
+    moved = Imitation(MODEL, LOCAL).train(start, mine, rows, Rng.seeded(1))
+    seen = Moved(start, {name: leaf[0] for name, leaf in moved.items()})
+    mine_, others = (float(seen.explained(_logits, one.x, one.y).detach()) for one in (mine, other))
+    turned = float(seen.explained(_logits, mine.x.rot90(1, (2, 3)), mine.y).detach())
+    assert mine_ < others < turned
+
+
+def _logits(params: Params, x: Tensor) -> Tensor:
+    return outputs(MODEL, params, x)
 
 
 def test_the_same_picture_twice_costs_most() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from coterie.learn.generative.duel import Bout
 from coterie.learn.sgd import Local
 from coterie.measure.findings import Chart, Gallery
 from coterie.recipes import all_recipes
@@ -23,7 +23,7 @@ ONE_SEED = Settings(seeds=(5,))
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    bout = replace(runs.BOUT, steps=1, batch=8)
+    bout = Bout(steps=1, batch=8)
     size = runs.Sizes(40, 3, Local(steps=1, batch_size=4, lr=0.1), 4, bout, halved=True)
     monkeypatch.setitem(runs.SIZES, "quick", size)
 
@@ -64,9 +64,10 @@ def test_table_one(tmp_path: Path) -> None:
     assert [row.published for row in shown.rows] == [0.413, None, 0.553, 0.545, 0.553, 0.562, 0.575, None]
     assert all({"identified", "own", "strangers", "collapse", "accuracy"} <= row.values.keys() for row in shown.rows)
     assert len(shown.claims) == 7
-    gallery, chart = shown.charts
+    gallery, *charts = shown.charts
     assert isinstance(gallery, Gallery)
-    assert isinstance(chart, Chart)
+    assert all(isinstance(chart, Chart) for chart in charts)
+    assert len(charts) == 3
     page = render_reproductions("Reproduced", [shown])
     assert page.count("data:image/png") > 100
     assert "By how much is tapped" in page
@@ -82,6 +83,14 @@ def test_the_defences_and_their_radar() -> None:
     assert (radar.kind, len(radar.spokes)) == ("radar", 4)
     assert {series.name for series in radar.series} == {"none", "plain", "adaptive", "clipped"}
     assert "Three defences" in render_reproductions("Reproduced", [shown])
+
+
+def test_figure_ten_shows_how_the_pictures_came_about() -> None:
+    chosen = recipe("Fig 10")
+    galleries = chosen.shown(ONE_SEED, results(chosen, ONE_SEED)).charts
+    assert [gallery.title for gallery in galleries] == ["Client by client", "Round by round"]
+    headings = [heading for heading, _ in galleries[1].rows] if isinstance(galleries[1], Gallery) else []
+    assert headings == ["after 1 rounds", "at the end", "true"]
 
 
 def test_costs_count_the_local_generator() -> None:

@@ -9,7 +9,10 @@ Where the paper is silent or cannot be followed:
 
 - The ``x`` of its Equations 2 to 4 is "ground truth", which no attacker has: here it is the attacker's *own* samples.
 - The discriminator is loaded anew every round, and trained locally on the attacker's own samples and on fakes.
-- A generator against a frozen classifier draws noise: smoothness and diversity terms are added (``Bout``).
+- A generator against a frozen classifier draws noise. What draws the victim's pictures is everything else that the view
+  holds: how the victim's model moved in each round that was tapped, which the pictures must explain (as in gradient
+  inversion, by one generator for all rounds), and what the attacker's own pictures look like patch by patch (``Bout``).
+  Where nothing is tapped, how the cluster's model moved stands in for the victim's.
 - What is tapped was sent in the round before: when the insider answers, the victim has not yet.
 """
 
@@ -26,10 +29,10 @@ from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.errors import InvalidInput, NotPermitted, require
-from coterie.learn.generative.duel import Bout, Kept, Samples, fight, imagine, last_layer, with_one_more_class
+from coterie.learn.generative.duel import Bout, Kept, Moved, Samples, fight, imagine, last_layer, with_one_more_class
 from coterie.learn.generative.generator import PictureGenerator
 from coterie.learn.models.model import Model, outputs
-from coterie.learn.params import Params, map_leaves, pick
+from coterie.learn.params import Params, map_leaves, pick, subtract
 from coterie.learn.sgd import Local
 from coterie.rng import Rng
 from coterie.wire.codec import Memory
@@ -57,6 +60,7 @@ class CganReconstruction:
 
     ``active_from`` is the round from which it poisons its uploads with at most ``poison`` of fakes; None: never.
     ``beyond`` moves the discriminator past what was tapped, away from where the victim set out: 0 takes it as it is.
+    ``recall`` rounds are remembered to be explained, from the first: early updates are of all pictures alike.
     """
 
     threat: ThreatModel
@@ -69,6 +73,7 @@ class CganReconstruction:
     active_from: int | None = 2
     poison: float = 0.25
     beyond: float = 1.0
+    recall: int = 12
     latent: int = 64
     width: int = 24
     each: int = 10  # pictures of a class in its guess
@@ -76,6 +81,7 @@ class CganReconstruction:
     def __post_init__(self) -> None:
         require(0 <= self.poison < 1, "poison", self.poison, "must lie in [0, 1): a share of what it trains on")
         require(self.beyond >= 0, "beyond", self.beyond, "must not be negative")
+        require(self.recall >= 0, "recall", self.recall, "must not be negative: a number of rounds")
         own = self.data.whole()
         require(own.x.dim() == 4, "data", tuple(own.x.shape), "must be pictures (examples, channels, rows, columns)")
 
@@ -96,8 +102,10 @@ class CganReconstruction:
     def learn(self, given: Params, tapped: Params | None, round: int, memory: Memory, rng: Rng) -> None:
         """One bout of the generator against what is known of the victim's model now."""
         own = self.data.whole()
-        start = mixed(given, tapped, memory.get("given"), self.beyond)
-        fake = self.fake
+        start, fake = mixed(given, tapped, memory.get("given"), self.beyond), self.fake
+        if "given" in memory and len(memory.get("seen", [])) < self.recall:
+            moved = subtract(given if tapped is None else tapped, memory["given"])
+            memory["seen"] = [*memory.get("seen", []), (memory["given"], moved)]
         if fake is None:
             start, fake = with_one_more_class(start, memory.get("fakes"))
         after = fight(
@@ -110,6 +118,7 @@ class CganReconstruction:
             fake,
             memory.get("threshold", float("inf")),
             rng,
+            [Moved(*one) for one in memory.get("seen", [])],
         )
         memory["generator"], memory["given"] = after.generator, dict(given)
         if self.fake is None:

@@ -215,7 +215,7 @@ class AdaptiveLdp(Defence):
     fall: float = 0.002
     layers: Layers = Layers.DEEP
     lighter: float = 0.1
-    bout: Bout = field(default_factory=lambda: Bout(steps=5, batch=32, diversity=0.0, smooth=0.0))
+    bout: Bout = field(default_factory=lambda: Bout(5, 32, 1e-3, alpha=1.0, matching=0.0, strokes=0.0, smooth=0.0))
     width: int = 8  # of the local generator
 
     def __post_init__(self) -> None:

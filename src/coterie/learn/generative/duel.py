@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy, normalize, softplus
 
 from coterie.errors import InvalidInput, require
 from coterie.learn.generative.generator import PictureGenerator
-from coterie.learn.generative.losses import contrast, distance, hybrid, sameness, total_variation
+from coterie.learn.generative.losses import contrast, distance, hybrid, mismatch, sameness, total_variation
 from coterie.learn.params import Params
 from coterie.rng import Rng
 
@@ -23,25 +23,32 @@ Kept = dict[str, Any]
 """A generator between bouts: its parameters and its optimiser's moments, as values that a codec knows."""
 
 BETAS = (0.5, 0.999)
+AHEAD = 0.25  # of an update: where on the way its gradient is compared with it
+STROKES_LR = 2e-4
 
 
 @dataclass(frozen=True)
 class Bout:
     """How long, how fast, and what the generator is told beside being taken for its class.
 
-    ``likeness`` is the weight of paper 004's hybrid loss on the given samples, ``robust`` its lambda. Smoothness,
-    contrast, diversity and jitter are not in the paper: without them what comes out is noise, or ten times the same
-    picture. ``contrast`` compares how bright pixels are with those of samples of the class, wherever they lie.
+    ``alpha`` is the weight of being taken for its class and ``likeness`` that of paper 004's hybrid loss on the given
+    samples (Equation 2), ``robust`` its lambda. The rest is not in the paper. ``matching``: to move a model as the data
+    that are looked for did. ``strokes``: to look like the samples patch by patch, however they are turned, and
+    ``contrast``: to be as bright as samples of the class, wherever the bright pixels lie. Without smoothness, diversity
+    and jitter what comes out is noise, or ten times the same picture.
     """
 
-    steps: int = 30
-    batch: int = 32
-    generator_lr: float = 1e-3
+    steps: int = 25
+    batch: int = 80
+    generator_lr: float = 3e-3
     discriminator_lr: float = 1e-3
+    alpha: float = 0.1
     likeness: float = 0.0
     robust: float = 0.1
-    smooth: float = 0.3
-    diversity: float = 0.02
+    matching: float = 1.0
+    strokes: float = 0.3
+    smooth: float = 0.5
+    diversity: float = 0.0
     contrast: float = 1.0
     jitter: int = 1  # pixels by which pictures are shifted at random before they are judged
     only_fakes: bool = True  # the discriminator learns nothing but its class for what is made up; else all of it
@@ -49,7 +56,8 @@ class Bout:
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps", self.steps, "must be at least 1")
         require(self.batch >= 4 and self.batch % 2 == 0, "batch", self.batch, "must be even, and at least 4")
-        for name in ("likeness", "robust", "smooth", "diversity", "contrast", "jitter", "discriminator_lr"):
+        weights = ("alpha", "likeness", "robust", "matching", "strokes", "smooth", "diversity", "contrast")
+        for name in (*weights, "jitter", "discriminator_lr"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must not be negative")
 
 
@@ -75,6 +83,24 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """Where a model set out and how somebody's data moved it; NaN where that was not read."""
+
+    start: Params
+    update: Params
+
+    def explained(self, discriminate: Discriminator, made: Tensor, labels: Tensor) -> Tensor:
+        """How far the gradient of these pictures points from the update."""
+        params = {
+            name: (leaf + AHEAD * self.update[name].nan_to_num(0.0)).requires_grad_()
+            for name, leaf in self.start.items()
+        }
+        loss = cross_entropy(discriminate(params, made), labels)
+        slopes = torch.autograd.grad(loss, list(params.values()), create_graph=True, materialize_grads=True)
+        return mismatch({name: -slope for name, slope in zip(params, slopes, strict=True)}, self.update)
+
+
+@dataclass(frozen=True)
 class After:
     """What a bout leaves: the generator, the discriminator as it ended, and the mean losses of both."""
 
@@ -95,46 +121,101 @@ def fight(
     fake: int,
     threshold: float,
     rng: Rng,
+    seen: Sequence[Moved] = (),
 ) -> After:
     """One bout: in each step the discriminator learns to tell the samples' classes and ``fake``, and the generator to
-    be taken for its class. The discriminator begins at ``start``."""
+    be taken for its class and to explain one of ``seen``. The discriminator begins at ``start``."""
     net, draws = generator.build(rng.child("generator").seed()), rng.child("bout").torch()
+    learner = torch.optim.Adam(net.parameters(), how.generator_lr, BETAS)
+    strokes = Strokes(generator, rng.child("strokes").seed()) if how.strokes else None
     if kept is not None:
         net.load_state_dict(kept["net"])
-    learner = torch.optim.Adam(net.parameters(), how.generator_lr, BETAS)
-    if kept is not None:
         learner.load_state_dict(kept["adam"])
-    judge = {name: leaf.detach().clone().requires_grad_() for name, leaf in start.items()}
-    taught = [name for name in last_layer(start) if name] if how.only_fakes else list(judge)
-    critic = torch.optim.Adam([judge[name] for name in taught], max(how.discriminator_lr, 1e-30), BETAS)
+        if strokes is not None:
+            strokes.load(kept["strokes"])
+    judge = Judge(how, discriminate, start, fake)
     totals = torch.zeros(3, dtype=torch.float64)
     for _ in range(how.steps):
-        half = torch.randint(generator.classes, (how.batch // 2,), generator=draws)
+        first = torch.randint(generator.classes, (), generator=draws)
+        half = (first + torch.arange(how.batch // 2)) % generator.classes  # each as often as the others
         labels, noise = torch.cat([half, half]), generator.noise(how.batch, draws)
         made = net(noise, labels)
-        if how.discriminator_lr:
-            x, y = samples.draw(how.batch, draws)
-            shown = shifted(torch.cat([x, made.detach()]), how.jitter, draws)
-            told = cross_entropy(discriminate(judge, shown), torch.cat([y, labels * 0 + fake]))
-            critic.zero_grad()
-            told.backward()
-            if how.only_fakes:
-                for name in taught:
-                    _only(judge[name], fake)
-            critic.step()
-            totals[1] += float(told.detach())
-        loss, apart = _told(
-            how, discriminate(judge, shifted(made, how.jitter, draws)), made, labels, noise, samples, threshold, draws
-        )
+        if how.alpha and how.discriminator_lr:
+            totals[1] += judge.learn(samples, made.detach(), draws)
+        loss, apart = _told(how, made, labels, noise, samples, threshold, draws)
+        if how.alpha:
+            loss = loss + how.alpha * judge.taken(made, labels, draws)
+        if how.matching and seen:
+            one = seen[int(torch.randint(len(seen), (), generator=draws))]
+            loss = loss + how.matching * one.explained(discriminate, made, labels)
+        if strokes is not None:
+            strokes.learn(samples, made.detach(), draws)
+            loss = loss + how.strokes * softplus(-strokes.critic(made)).mean()
         learner.zero_grad()
         loss.backward()
         learner.step()
         totals[0] += float(loss.detach())
         totals[2] += float(apart)
-    after = {name: leaf.detach() for name, leaf in judge.items()}
-    state = {"net": {name: leaf.detach() for name, leaf in net.state_dict().items()}, "adam": learner.state_dict()}
+    state: Kept = {"net": _values(net), "adam": learner.state_dict()}
+    if strokes is not None:
+        state["strokes"] = strokes.kept()
     means = (totals / how.steps).tolist()
-    return After(state, after, means[0], means[1], means[2])
+    return After(state, judge.now(), means[0], means[1], means[2])
+
+
+class Judge:
+    """The discriminator of a bout: somebody's model, of which one class is for what is made up."""
+
+    def __init__(self, how: Bout, discriminate: Discriminator, start: Params, fake: int) -> None:
+        self.how, self.discriminate, self.fake = how, discriminate, fake
+        self.params = {name: leaf.detach().clone().requires_grad_() for name, leaf in start.items()}
+        self.taught = [name for name in last_layer(start) if name] if how.only_fakes else list(self.params)
+        self.adam = torch.optim.Adam([self.params[name] for name in self.taught], how.discriminator_lr, BETAS)
+
+    def learn(self, samples: Samples, made: Tensor, draws: torch.Generator) -> float:
+        x, y = samples.draw(len(made), draws)
+        shown = shifted(torch.cat([x, made]), self.how.jitter, draws)
+        told = cross_entropy(self.discriminate(self.params, shown), torch.cat([y, torch.full_like(y, self.fake)]))
+        self.adam.zero_grad()
+        told.backward()
+        if self.how.only_fakes:
+            for name in self.taught:
+                _only(self.params[name], self.fake)
+        self.adam.step()
+        return float(told.detach())
+
+    def taken(self, made: Tensor, labels: Tensor, draws: torch.Generator) -> Tensor:
+        return cross_entropy(self.discriminate(self.params, shifted(made, self.how.jitter, draws)), labels)
+
+    def now(self) -> dict[str, Tensor]:
+        return {name: leaf.detach() for name, leaf in self.params.items()}
+
+
+class Strokes:
+    """A critic of patches. It learns from samples in quarter turns: it should not tell how pictures are turned."""
+
+    def __init__(self, generator: PictureGenerator, seed: int) -> None:
+        self.critic = generator.critic(seed)
+        self.adam = torch.optim.Adam(self.critic.parameters(), STROKES_LR, BETAS)
+
+    def learn(self, samples: Samples, made: Tensor, draws: torch.Generator) -> None:
+        quarters = samples.draw(len(made), draws)[0].chunk(4)
+        real = [softplus(-self.critic(one.rot90(turn, (2, 3)))).mean() for turn, one in enumerate(quarters)]
+        loss = torch.stack(real).mean() + softplus(self.critic(made)).mean()
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+
+    def load(self, kept: Kept) -> None:
+        self.critic.load_state_dict(kept["net"])
+        self.adam.load_state_dict(kept["adam"])
+
+    def kept(self) -> Kept:
+        return {"net": _values(self.critic), "adam": self.adam.state_dict()}
+
+
+def _values(net: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: leaf.detach() for name, leaf in net.state_dict().items()}
 
 
 def shifted(pictures: Tensor, most: int, draws: torch.Generator) -> Tensor:
@@ -155,7 +236,6 @@ def _only(leaf: Tensor, row: int) -> None:
 
 def _told(
     how: Bout,
-    logits: Tensor,
     made: Tensor,
     labels: Tensor,
     noise: Tensor,
@@ -163,8 +243,8 @@ def _told(
     threshold: float,
     draws: torch.Generator,
 ) -> tuple[Tensor, Tensor]:
-    """The generator's loss (Equation 2 and what we add), and how far it is from samples of the same classes."""
-    loss = cross_entropy(logits, labels)
+    """What pictures cost by themselves and beside samples (Equation 3 and ours), and how far they are from these."""
+    loss = torch.zeros(())
     like, there = samples.like(labels, draws)
     apart = distance(made[there], like[there]).detach() if bool(there.any()) else torch.zeros(())
     if how.likeness and bool(there.any()):

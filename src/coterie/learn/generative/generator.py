@@ -40,6 +40,21 @@ def _norm(channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
 
+class StrokeCritic(nn.Module):
+    """Whether small patches of a picture look real, wherever they lie: (pictures,) higher for what does."""
+
+    def __init__(self, channels: int, width: int = 32) -> None:
+        super().__init__()
+        self.patches = nn.Sequential(
+            nn.Conv2d(channels, width, 3, 1, 1), nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 2), nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 1, 2, 1, 1),
+        )  # fmt: skip
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self.patches(pictures).flatten(1)  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class PictureGenerator:
     """An architecture; ``span`` is the range of a pixel's values."""
@@ -57,6 +72,10 @@ class PictureGenerator:
     def build(self, seed: int) -> nn.Module:
         with seeded(seed):
             return _Net(self)
+
+    def critic(self, seed: int) -> StrokeCritic:
+        with seeded(seed):
+            return StrokeCritic(self.shape[0])
 
     def noise(self, count: int, draws: torch.Generator) -> Tensor:
         return torch.randn(count, self.latent, generator=draws)

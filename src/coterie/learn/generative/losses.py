@@ -1,9 +1,12 @@
-"""What a generator is told: to be taken for its class, to look like samples, to be smooth, and to differ."""
+"""What a generator is told: to look like samples, to move a model as somebody's data did, to be smooth, to differ."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from coterie.learn.params import Params
 
 
 def hybrid(made: Tensor, samples: Tensor, threshold: float, weight: float) -> Tensor:
@@ -39,6 +42,16 @@ def total_variation(pictures: Tensor) -> Tensor:
     """The mean absolute step from pixel to pixel, down and across."""
     steps = [pictures.diff(dim=axis).abs().mean() for axis in (2, 3) if pictures.shape[axis] > 1]
     return torch.stack(steps).sum() if steps else pictures.sum() * 0
+
+
+def mismatch(moved: Params, update: Params) -> Tensor:
+    """One less the cosine of two updates, summed over layers; entries that are NaN in ``update`` were not read."""
+    apart = [torch.zeros(())]
+    for name, leaf in update.items():
+        read = ~leaf.isnan()
+        if leaf.dim() > 1 and bool(leaf[read].any()):
+            apart.append(1 - cosine_similarity(moved[name][read], leaf[read], dim=0))
+    return torch.stack(apart).sum()
 
 
 def sameness(made: Tensor, noise: Tensor) -> Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from coterie.attacks.base import Pictures
@@ -19,6 +20,7 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation, Shards
 from coterie.defences.adaptive_ldp import AdaptiveLdp, Budget, PlainLdp, strengths
 from coterie.defences.clipped_ldp import ClippedLdp
+from coterie.flow.ask import Ask
 from coterie.flow.guard import Defence
 from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots
@@ -44,11 +46,13 @@ from coterie.protocols.fedavg import FedAvg
 from coterie.recipes.client_reconstruction.setups import ATTACKER, Setup
 from coterie.rng import Rng
 from coterie.run.jobs import Result
+from coterie.wire.messages import TRAIN
 from coterie.wire.tape import Tape
 from coterie.wire.view import Entries
 
 DELTA = 1e-5
 SHOWN = 3  # pictures of a class in a gallery
+SKETCHED = (1, 4, 10, 30)  # rounds after which one of each class is shown
 ITERATIONS = 600  # of an inversion
 
 
@@ -69,10 +73,9 @@ class Sizes:
         return StridedCnn(11, (channels, rows, columns), width=self.width)
 
 
-BOUT = Bout(steps=25)
 SIZES = {
-    "quick": Sizes(400, 40, Local(steps=15, batch_size=32, lr=0.15), 16, BOUT, halved=True),
-    "paper": Sizes(8000, 100, Local(epochs=2, batch_size=64, lr=0.1), 32, replace(BOUT, steps=150, batch=64), False),
+    "quick": Sizes(400, 40, Local(steps=15, batch_size=32, lr=0.15), 16, Bout(steps=10, batch=40), halved=True),
+    "paper": Sizes(8000, 100, Local(epochs=2, batch_size=64, lr=0.1), 32, Bout(steps=100, batch=160), halved=False),
 }
 
 
@@ -100,14 +103,17 @@ def reconstructed(
     active: bool = True,
     victim: int = 1,
     strength: float = 1.0,
-    longer: int = 1,
+    finer: int = 1,
 ) -> Result:
     """One federation with one attacker in it, and all scores of what it draws."""
-    sizes = replace(SIZES[scale], rounds=longer * SIZES[scale].rounds)
+    sizes = SIZES[scale]
+    sizes = replace(sizes, bout=replace(sizes.bout, steps=finer * sizes.bout.steps, batch=finer * sizes.bout.batch))
     setup = Setup(data, clients, sizes.each, sizes.halved, victim, control, folder)
     federation, truth = setup.federation(seed)
+    if method == "CFL" and scale == "quick":  # of so few pictures the server does not find the clusters
+        federation = first_half(federation)
     model, guard = sizes.model(federation), stronger(defences(sizes.rounds)[defence], strength)
-    trainer = protocol(method, sizes)
+    trainer = protocol("FL" if federation.clients < clients else method, sizes)
     attack = CganReconstruction(
         eavesdropper(ATTACKER, victim, share, Entries[entries]),
         victim,
@@ -119,12 +125,11 @@ def reconstructed(
         active_from=2 if active else None,
     )
     ring: AnyRing = Ring(trainer, federation, model, guard, Roots.seeded(seed), adversaries=[attack])
-    started = time.monotonic()
+    started, sketches = time.monotonic(), Sketches(attack, ring, seed)
     with ring:
-        state = ring.run()
+        state = ring.run(before_ask=sketches.note)
         accuracy = evaluate(ring, state)
-    drawn = attack.pictures(ring.memory[-1], Rng.seeded(seed).child("guess"))
-    guess = Pictures({name: (found + 1) / 2 for name, found in drawn.of.items()})
+    guess = sketches.now()
     promise = guard.guarantee(trainer.facts(federation, DELTA))
     there = [name for name in guess.of if len(truth.victim[name])]
     return {
@@ -132,6 +137,7 @@ def reconstructed(
         "accuracy": accuracy.mean,
         "cluster": together(ring, state, setup),
         "losses": [list(map(float, row)) for row in ring.memory[-1]["losses"]],
+        "sketches": [[round, [as_png(drawn[name][0]) for name in there]] for round, drawn in sketches.by_round.items()],
         "seconds": time.monotonic() - started,
         "epsilon": promise.epsilon if promise is not None and promise.proven else None,
         "true": [as_png(truth.victim[name][0]) for name in there],
@@ -139,10 +145,35 @@ def reconstructed(
     }
 
 
+@dataclass
+class Sketches:
+    """What the attacker draws after some rounds, with pixels in 0..1."""
+
+    attack: CganReconstruction
+    ring: AnyRing
+    seed: int
+    by_round: dict[int, Mapping[Hashable, Tensor]] = field(default_factory=dict)
+
+    def note(self, ask: Ask[Any]) -> None:
+        if ask.kind == TRAIN and ask.round in SKETCHED:
+            self.by_round[ask.round] = self.now().of
+
+    def now(self) -> Pictures:
+        drawn = self.attack.pictures(self.ring.memory[-1], Rng.seeded(self.seed).child("guess"))
+        return Pictures({name: (found + 1) / 2 for name, found in drawn.of.items()})
+
+
 def protocol(method: str, sizes: Sizes) -> AnyTrainer:
     if method == "FL":
         return FedAvg(rounds=sizes.rounds, local=sizes.local)
     return CosineKMeans(rounds=sizes.rounds, local=sizes.local, clusters=2)
+
+
+def first_half(federation: Federation) -> Federation:
+    """The attacker's cluster alone, as it is once the server has found it."""
+    there = range(federation.clients // 2)
+    train, test = (Shards.of([held[client] for client in there]) for held in (federation.train, federation.test))
+    return replace(federation, train=train, test=test, groups=federation.groups[: len(there)])
 
 
 def stronger(defence: Defence, strength: float) -> Defence:
