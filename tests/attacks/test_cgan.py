@@ -154,7 +154,8 @@ def test_it_remembers_how_the_victim_moved_and_without_a_tap_how_the_cluster_did
     assert len(seen) == 2  # of three rounds of which it has heard
     for round, (start, update) in enumerate(seen):
         given, after = (pick(view.received(at).values, 0) for at in (round, round + 1))
-        upload = {name: leaf[VICTIM, 0] for name, leaf in view.sent(round).values.items()}
+        sent = view.sent(round)
+        upload = {name: leaf[sent.ids.tolist().index(VICTIM), 0] for name, leaf in sent.values.items()}
         read = attack.threat.reads(upload) if share else {}
         for name, leaf in update.items():
             assert torch.equal(start[name], given[name])
@@ -221,7 +222,7 @@ def test_the_mismatch_by_hand() -> None:
 
 def test_the_pictures_that_moved_a_model_explain_it_better_than_others() -> None:
     digits, start = Digits().load(), MODEL.init(0)
-    mine, other = (Examples(digits.x[rows], digits.y[rows], 10) for rows in (slice(0, 80), slice(80, 160)))
+    mine, other = (Examples(digits.x[rows], digits.y[rows], 10, "") for rows in (slice(0, 80), slice(80, 160)))
     rows = batches(80, Local(epochs=2, batch_size=40), Rng.seeded(0))
     moved = Imitation(MODEL, LOCAL).train(start, mine, rows, Rng.seeded(1))
     seen = Moved(start, {name: leaf[0] for name, leaf in moved.items()})

@@ -37,9 +37,10 @@ class ClientReconstruction(Family):
     threat = "A malicious client of the victim's cluster, which also taps the victim's uploads where they are open."
     method = (
         "Every round it trains a generator against a discriminator made of the cluster's model and of what it tapped, "
-        "and from the third round on puts mislabelled fakes into its uploads. Scored by how often the victim's "
-        "pictures are the nearest to what it draws, among pools of equal size of the victim, of other clients of the "
-        "cluster and of strangers; in the control strangers stand in the victim's place."
+        "and to draw what would have moved the victim's model as it moved; from the third round on it puts mislabelled "
+        "fakes into its uploads. Scored by how often the victim's pictures are the nearest to what it draws, among "
+        "pools of equal size of the victim, of other clients of the cluster and of strangers; in the control strangers "
+        "stand in the victim's place."
     )
     gallery = (
         "A picture of each of several classes as the victim has it, and as another client of its cluster draws it."
@@ -73,7 +74,7 @@ class ClientReconstruction(Family):
         own = Auxiliary(federation.examples.take(federation.train[attacker]))
         threat = eavesdropper(attacker, victim, asked.tapped)
         local = replace(trainer.local, poisson=False)
-        attack = CganReconstruction(threat, victim, model, local, own, Bout(steps=asked.steps))
+        attack = CganReconstruction(threat, victim, model, local, own, Bout(asked.steps, batch=40))
         played = play(trainer, federation, model, guard, rng, [threat], [attack])
         made = attack.pictures(played.ring.memory[-1], rng.child("pictures")).of
         guess = Pictures({name: (found - low) / (high - low) for name, found in made.items()})

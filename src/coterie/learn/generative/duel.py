@@ -200,8 +200,9 @@ class Strokes:
 
     def learn(self, samples: Samples, made: Tensor, draws: torch.Generator) -> None:
         quarters = samples.draw(len(made), draws)[0].chunk(4)
-        real = [softplus(-self.critic(one.rot90(turn, (2, 3)))).mean() for turn, one in enumerate(quarters)]
-        loss = torch.stack(real).mean() + softplus(self.critic(made)).mean()
+        step = 1 if made.shape[2] == made.shape[3] else 2  # what is not square is turned upside down at most
+        real = torch.cat([one.rot90(step * turn, (2, 3)) for turn, one in enumerate(quarters)])
+        loss = softplus(-self.critic(real)).mean() + softplus(self.critic(made)).mean()
         self.adam.zero_grad()
         loss.backward()
         self.adam.step()
