@@ -10,7 +10,7 @@ import torch
 from tests.ring import play
 from torch import Tensor
 
-from coterie.attacks.inversion import CURIOUS_SERVER, GradientInversion, nearest, seen_through
+from coterie.attacks.inversion import CURIOUS_SERVER, GradientInversion, _Search, nearest, seen_through
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.sources.embedded import Digits
@@ -132,6 +132,18 @@ def test_what_is_sealed_cannot_be_inverted() -> None:
     play(FedAvg(rounds=1, local=ONE), federation(1), CNN, tape=tape, defence=SecureSums())
     with pytest.raises(NotPermitted, match="sees nothing"):
         GradientInversion(CNN, ONE, SHAPE).infer(tape.view(CURIOUS_SERVER), Auxiliary(), Rng.seeded(0))
+
+
+def test_of_several_starts_the_one_that_explains_most_is_kept() -> None:
+    start, moved, rng = CNN.init(0), CNN.init(1), Rng.seeded(0)
+    update = {name: moved[name] - leaf for name, leaf in start.items()}
+    attack = GradientInversion(CNN, ONE, SHAPE, iterations=3)
+    search = _Search(attack, start, update, attack.labels(start, update, rng.child("labels")))
+    streams = [rng.child("start"), *(rng.child("start", number) for number in (1, 2, 3))]
+    tried = [attack.descended(search, stream) for stream in streams]
+    assert len({loss for _, loss in tried}) == 4
+    kept = replace(attack, tries=4).inverted(start, update, rng)
+    assert torch.equal(kept, min(tried, key=lambda one: one[1])[0])
 
 
 def test_what_cannot_work_is_refused() -> None:

@@ -53,11 +53,13 @@ class GradientInversion:
     round: int | None = None  # the first that is seen, if None
     span: tuple[float, float] = (0.0, 1.0)
     iterations: int = 600
+    tries: int = 1  # starts of the search, of which the one that explains the update best is kept
     lr: float = 0.1
     tv: float = 3e-5
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations", self.iterations, "must be at least 1")
+        require(self.tries >= 1, "tries", self.tries, "must be at least 1")
         require(self.lr > 0, "lr", self.lr, "must be positive")
         require(self.tv >= 0, "tv", self.tv, "must not be negative")
         require(self.span[0] < self.span[1], "span", self.span, "must be the lowest and the highest value of a pixel")
@@ -89,7 +91,13 @@ class GradientInversion:
         """(pictures, ...) whose training from ``start`` moves the model as ``update`` does, as nearly as was found."""
         labels = self.labels(start, update, rng.child("labels"))
         search = _Search(self, start, update, labels)
-        x = search.first(rng.child("start").torch()).requires_grad_()
+        starts = [rng.child("start"), *(rng.child("start", number) for number in range(1, self.tries))]
+        found = [self.descended(search, one) for one in starts]
+        return min(found, key=lambda one: one[1])[0]
+
+    def descended(self, search: _Search, rng: Rng) -> tuple[Tensor, float]:
+        """The best pictures on the way down from one start, and their loss."""
+        x = search.first(rng.torch()).requires_grad_()
         adam = torch.optim.Adam([x], lr=self.lr * (self.span[1] - self.span[0]))
         schedule = torch.optim.lr_scheduler.MultiStepLR(adam, [int(part * self.iterations) for part in DECAYS], 0.1)
         best, least = x.detach().clone(), float("inf")
@@ -103,7 +111,7 @@ class GradientInversion:
             schedule.step()
             with torch.no_grad():
                 x.clamp_(*self.span)
-        return best
+        return best, least
 
     def labels(self, start: Params, update: Params, rng: Rng) -> Tensor:
         """(steps, batch): how many of each class are in it, from the last layer; their order says nothing."""

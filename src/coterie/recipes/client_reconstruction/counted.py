@@ -89,6 +89,7 @@ def inversion_jobs(settings: Settings) -> list[Job]:
         )
         for batch, steps, trained in REGIMES
         for seed in settings.seeds
+        if settings.wants(Key.of(batch=batch, steps=steps, trained=trained).words(FORMS))
     ]
 
 

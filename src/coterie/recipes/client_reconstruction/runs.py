@@ -53,7 +53,7 @@ from coterie.wire.view import Entries
 DELTA = 1e-5
 SHOWN = 3  # pictures of a class in a gallery
 SKETCHED = (1, 4, 10, 30)  # rounds after which one of each class is shown
-ITERATIONS = 600  # of an inversion
+ITERATIONS, TRIES = 400, 4  # of an inversion: a search ends in a wrong place now and then
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,7 @@ def inverted(batch: int, steps: int, trained: int, seed: int, scale: str, folder
         round=trained,
         span=(-1.0, 1.0),
         iterations=ITERATIONS,
+        tries=TRIES,
     )
     found = attack.infer(tape.view(CURIOUS_SERVER), Auxiliary(), Rng.seeded(seed)).of[setup.victim]
     found, true = (found + 1) / 2, (federation.examples.x[federation.train[setup.victim]] + 1) / 2
