@@ -21,7 +21,7 @@ from coterie.defences.dpsgd import NoisyGradients
 from coterie.defences.regularise import L2
 from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput, NotPermitted
-from coterie.flow.cohort import plan_batches
+from coterie.flow.batches import plan_batches
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.imitated import imitated
 from coterie.flow.stack import Stack

@@ -12,7 +12,8 @@ from tests.ring import blobs, cohort
 from torch import Tensor
 
 from coterie.data.federation import Schedule, Shards
-from coterie.flow.cohort import plan_batches, poisson_batches, segment_mean
+from coterie.flow.batches import plan_batches, poisson_batches
+from coterie.flow.cohort import Memory, segment_mean
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Step
 from coterie.learn.models.dense import Dense
@@ -171,3 +172,46 @@ def test_dropout_of_a_guard() -> None:
     plain = group.train(start, Local(), ClientGuard())
     assert torch.equal(dropped["0.weight"], expected["0.weight"])
     assert not torch.equal(dropped["0.weight"], plain["0.weight"])
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        Local(steps=3, batch_size=4, lr=0.2),
+        Local(epochs=1, batch_size=3, lr=0.2, momentum=0.9, carry=True),
+        Local(steps=2, lr=0.05, optimizer="adam"),
+        Local(steps=3, whole=True, lr=0.2),
+    ],
+    ids=["steps", "momentum that stays", "adam", "whole"],
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_on_several_threads_are_the_clients_one_by_one(
+    local: Local, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever shares a part, the rows, weights, schedules and memories of a client are its own."""
+    federation = blobs([10, 3, 7, 0, 12, 5, 8])
+    schedules = {2: Schedule(federation.train[2][:4], federation.train[2][4:], every=1)}
+    model, choice = Dense((4, 16, 3)), torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    models, weights = stack(map(model.init, range(3))), torch.rand(42, generator=torch.Generator().manual_seed(0))
+
+    def trained(numbers: int) -> tuple[dict[str, Tensor], list[Memory]]:
+        monkeypatch.setattr("coterie.flow.cohort.CACHED_NUMBERS", numbers)
+        group = replace(cohort(federation, model), schedules=schedules)
+        found = group.train(group.copies(models, choice), local, ClientGuard(), proximal=0.1, example_weights=weights)
+        return found, group.memory
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        (alone, kept), (shared, kept_too) = trained(1), trained(500)
+        together, _ = trained(1 << 30)
+    finally:
+        torch.set_num_threads(before)
+    for name, leaf in together.items():
+        torch.testing.assert_close(alone[name], leaf, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(shared[name], leaf, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(leaf[3], models[name][0], rtol=0, atol=0)  # no data: it stands still
+    for one, other in zip(kept, kept_too, strict=True):
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            torch.testing.assert_close(value, other[name], rtol=1e-5, atol=1e-6)

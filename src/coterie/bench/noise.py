@@ -15,7 +15,7 @@ from coterie.bench.ratio import Ratio, interleaved
 from coterie.bench.registry import Options
 from coterie.bench.whole_fit import whole_fits
 from coterie.defences.dpsgd import DpSgd
-from coterie.flow.cohort import public_width
+from coterie.flow.batches import public_width
 from coterie.flow.turn import Roots, Step, Turn
 from coterie.learn.clusters.clipping import RecordClip
 from coterie.learn.clusters.exact_sums import RECORD_UNITS, exact_cluster_sums, exact_outer_products

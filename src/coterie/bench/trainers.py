@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,11 +15,13 @@ from coterie.bench.ratio import Ratio, interleaved
 from coterie.bench.registry import Options
 from coterie.bench.ring import PlainLoop, Rounds, _plain_fcnn, random_federation, threads
 from coterie.data.federation import Federation
+from coterie.flow.cohort import Cohort
+from coterie.flow.guard import ClientGuard
+from coterie.flow.turn import Roots, Turn
 from coterie.learn.memory import keep_freed_memory
 from coterie.learn.models.bundled import fcnn
-from coterie.learn.models.model import Batch
 from coterie.learn.params import stack
-from coterie.learn.sgd import Local, descend
+from coterie.learn.sgd import Local
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
 
@@ -32,16 +34,16 @@ OPTIMISERS = {
 
 
 def optimisers(options: Options, clients: int = 100, steps: int = 5) -> Iterator[Ratio]:
-    """Steps of the FCNN on batches of 50, all clients together, with the allocator set as every simulator sets it."""
+    """Steps of the FCNN on batches of 50, all clients together, as a round trains them."""
     keep_freed_memory()
-    draws, model = Rng.seeded(options.seed).child("batches").torch(), fcnn()
-    start = stack([model.init(0)] * clients)
-    x, y = torch.rand(clients, 50, 784, generator=draws), torch.randint(10, (clients, 50), generator=draws)
-    even, all_active = torch.full((clients, 50), 1 / 50), torch.ones(clients, dtype=torch.bool)
-    batches = [Batch(x, y, even, torch.full((clients,), 50.0), all_active)] * steps
+    rng, model = Rng.seeded(options.seed), fcnn()
+    x = torch.rand(clients * steps * 50, 784, generator=rng.child("pictures").torch())
+    held = random_federation(clients, steps * 50, x, rng)
+    cohort = Cohort(torch.arange(clients), Turn(0, Roots.same(rng)), held.examples, held.train, model)
+    start = cohort.copies(stack([model.init(0)]), torch.zeros(clients, dtype=torch.int64))
 
     def training(local: Local) -> Callable[[], object]:
-        return lambda: descend(model, start, batches, local.lr, optimiser=local.begin(start))
+        return lambda: cohort.train(start, replace(local, steps=steps, batch_size=50), ClientGuard())
 
     contenders = {"plain": Local(), **OPTIMISERS}
     timings = interleaved({name: training(local) for name, local in contenders.items()}, options.repeats)
@@ -52,7 +54,7 @@ def optimisers(options: Options, clients: int = 100, steps: int = 5) -> Iterator
             "s",
             timings["plain"].best / steps,
             1 / SLOWER,
-            setup=f"the vectorised step of plain SGD; {threads()}; moments begin anew within the {steps} steps",
+            setup=f"plain SGD's, likewise; {threads()}; of {steps} steps with the gathering of batches",
         )
 
 

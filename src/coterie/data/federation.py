@@ -166,6 +166,11 @@ class Shards:
     def sizes(self) -> Tensor:
         return self.offsets.diff()
 
+    def between(self, first: int, end: int) -> Shards:
+        """Of the clients from the first on, before the end."""
+        offsets = self.offsets[first : end + 1]
+        return Shards(self.rows[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0])
+
     def pick(self, clients: Sequence[int]) -> Shards:
         chosen = torch.as_tensor(clients, dtype=torch.int64)
         if torch.equal(chosen, torch.arange(len(self))):

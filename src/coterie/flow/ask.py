@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import require
+from coterie.learn.threads import each_in_one_thread
 from coterie.wire.codec import register
 from coterie.wire.messages import Contributions, Kind, Published
 from coterie.wire.sealed import SealedSum
@@ -61,6 +62,9 @@ class Replies:
         clients = [sum(len(other) for other in groups if other.fits_among(group)) for group in groups]
         usual = groups[clients.index(max(clients))]
         return Contributions.join([group for group in groups if group.fits_among(usual)])
+
+
+SPAN = 1 << 14  # numbers of a model that are added up over all clients at a time
 
 
 @register
@@ -141,6 +145,13 @@ def _sum_over_clients(leaf: Tensor, shares: Tensor) -> Tensor:
     """(slots, ...) from leaf (clients, slots | 1, ...) and shares (clients, slots)."""
     clients, slots = shares.shape
     if leaf.shape[1] == 1:
-        return (shares.T.to(leaf.dtype) @ leaf.reshape(clients, -1)).reshape(slots, *leaf.shape[2:])
+        weights, flat = shares.T.to(leaf.dtype).contiguous(), leaf.reshape(clients, -1)
+        sums = flat.new_empty(slots, flat.shape[1])
+
+        def add_up(span: slice) -> None:
+            torch.mm(weights, flat[:, span], out=sums[:, span])
+
+        each_in_one_thread(add_up, [slice(at, at + SPAN) for at in range(0, flat.shape[1], SPAN)])
+        return sums.reshape(slots, *leaf.shape[2:])
     require(leaf.shape[1] == slots, "slots of a contribution", leaf.shape[1], f"must be 1 or {slots}")
     return torch.einsum("cs,cs...->s...", shares.to(leaf.dtype), leaf)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,20 +13,24 @@ from torch import Tensor
 
 from coterie.data.federation import Examples, Schedule, Shards
 from coterie.errors import InvalidInput
+from coterie.flow.batches import padded, plan_batches, poisson_batches, public_width
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.optimisers import Optimiser
-from coterie.learn.params import Owned, Params, map_leaves
+from coterie.learn.params import Copies, Layout, Params, put, room_for
 from coterie.learn.sgd import GradientHook, Gradients, Local, check_finite, descend
-from coterie.rng import Rng, Secrets
+from coterie.learn.threads import each_in_one_thread
+from coterie.rng import Rng
 from coterie.wire.codec import Memory as Memory
 
 
 def evaluation_block(model: Model) -> int:
     """Examples a forward pass: a bound on the memory of activations, which convolutions have many of."""
-    return 4096 if model.vectorised else 256
+    return 1024 if model.vectorised else 256
 
+
+CACHED_NUMBERS = 1 << 20  # parameters and examples of the clients that are trained at a time
 
 FOR_ONE_TURN = "this turn/"
 """What is kept under a name that begins like this is gone when the next request comes: a guard's keys."""
@@ -131,9 +134,13 @@ class Cohort:
         rows = (shards or self.round_shards).rows
         slots = next(iter(models.values())).shape[0]
         losses = torch.empty(len(rows), slots)
+
+        def look(block: slice) -> None:
+            losses[block] = self.trained.slot_losses(models, *self._examples(rows[block]))
+
         size = evaluation_block(self.trained)
-        for start, block in enumerate(rows.split(size)):
-            losses[start * size : (start + 1) * size] = self.trained.slot_losses(models, *self._examples(block))
+        blocks = [slice(start, start + size) for start in range(0, len(rows), size)]
+        each_in_one_thread(look, blocks, self.trained.in_parts)
         return losses
 
     def first_batches(self, local: Local, label: str = "batches") -> Shards:
@@ -148,7 +155,8 @@ class Cohort:
     def _examples(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """x (*rows.shape, ...) and y; ``index_select`` copies rows twice as fast as indexing does."""
         examples = self.rows
-        return examples.x.index_select(0, rows.flatten()).unflatten(0, rows.shape), examples.y[rows]
+        x, y = (whole.index_select(0, rows.flatten()).unflatten(0, rows.shape) for whole in (examples.x, examples.y))
+        return x, y
 
     def _sampled(self, count: int) -> Shards:
         places = [np.empty(0, dtype=np.int64)]  # in the shards' rows: numpy, for a tensor a client would cost more
@@ -161,9 +169,9 @@ class Cohort:
         sizes = torch.tensor([len(place) for place in places])
         return Shards(self.round_shards.rows[torch.from_numpy(np.concatenate(places))], sizes.cumsum(0))
 
-    def copies(self, models: Params, choice: Tensor) -> Owned:
+    def copies(self, models: Params, choice: Tensor) -> Copies:
         """(clients, ...): each client's copy of the slot that it chose, (clients,)."""
-        return Owned(map_leaves(lambda leaf: leaf.index_select(0, choice), models))
+        return Copies(models, choice)
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -182,6 +190,49 @@ class Cohort:
         ``example_weights`` (rows,) scales each example's loss; ``label`` names the stream of the batches.
         """
         model = self.trained.with_dropout(guard.dropout) if guard.dropout else self.trained
+        trained, offsets = room_for(start), self.round_shards.offsets.tolist()
+
+        def train(clients: slice) -> None:
+            rows = slice(offsets[clients.start], offsets[clients.stop])
+            weights = None if example_weights is None else example_weights[rows]
+            own = put(start, trained, clients)
+            found = self._part(clients)._train(model, own, local, guard, proximal, weights, label)
+            for name, leaf in own.items():
+                if found[name] is not leaf:  # it was not trained in place
+                    leaf.copy_(found[name])
+
+        each_in_one_thread(train, self._parts(model, trained, local) if guard.plain else [slice(0, len(self))])
+        return trained
+
+    def _parts(self, model: Model, start: Params, local: Local) -> list[slice]:
+        """The clients that are trained at a time: few enough that what changes in a step stays in a core's cache."""
+        if not model.in_parts:
+            return [slice(0, len(self))]
+        _, width = local.shape(int(self.round_shards.sizes.max()))
+        numbers = Layout.of(start, leading=1).length + width * self.rows.x.shape[1:].numel()
+        threads = torch.get_num_threads()
+        count = min(len(self), threads * -(-len(self) * numbers // (CACHED_NUMBERS * threads)))
+        return [slice(*pair) for pair in pairwise(len(self) * number // count for number in range(count + 1))]
+
+    def _part(self, clients: slice) -> Cohort:
+        ids = self.ids[clients]
+        if len(ids) == len(self):
+            return self
+        shards = self.shards.between(clients.start, clients.stop)
+        return Cohort(
+            ids, self.turn, self.examples, shards, self.model, None, self.schedules, memory=self.memory[clients]
+        )
+
+    def _train(
+        self,
+        model: Model,
+        start: Params,
+        local: Local,
+        guard: ClientGuard,
+        proximal: float,
+        example_weights: Tensor | None,
+        label: str,
+    ) -> dict[str, Tensor]:
         optimiser = local.begin(start, self.turn.round)
         hook, gradients = self._hook(guard, local, label), self._gradients(guard, model, local, label)
         rate = local.rate(self.turn.round)
@@ -274,7 +325,7 @@ class Cohort:
             block = public_width(local.batch_size)
             width = block * max(1, -(-width // block))
         for step in range(steps):
-            index, weights, divisors, active = self._padded(plan, shards, step, max(width, 1))
+            index, weights, divisors, active = padded(plan, shards.offsets.numpy(), step, max(width, 1))
             if example_weights is not None:
                 weights = weights * example_weights[index]
             rows = shards.rows[index]
@@ -284,68 +335,6 @@ class Cohort:
         """Each client's seed of its masks. Secret, and of 256 bits: then every example's mask is as good as independent
         of the others', and one that goes leaves theirs as they were, whatever its place in the batch was."""
         return tuple(self.turn.secrets(client, label, "dropout", step).number() for client in self.ids.tolist())
-
-    @staticmethod
-    def _padded(
-        plan: list[tuple[list[np.ndarray], float]], shards: Shards, step: int, width: int
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Positions in shards.rows and weights, both (clients, width), the divisors, and who is active."""
-        index = np.zeros((len(plan), width), dtype=np.int64)
-        weights = np.zeros((len(plan), width), dtype=np.float32)
-        divisors = np.ones(len(plan), dtype=np.float32)
-        active = np.zeros(len(plan), dtype=bool)
-        offsets = shards.offsets.numpy()
-        for position, (batches, divisor) in enumerate(plan):
-            if step < len(batches):
-                batch = batches[step]
-                index[position, : len(batch)] = offsets[position] + batch
-                divisors[position] = divisor or len(batch)
-                weights[position, : len(batch)] = 1 / divisors[position]
-                active[position] = True
-        return (
-            torch.from_numpy(index),
-            torch.from_numpy(weights),
-            torch.from_numpy(divisors),
-            torch.from_numpy(active),
-        )
-
-
-def plan_batches(size: int, local: Local, draws: np.random.Generator) -> tuple[list[np.ndarray], float]:
-    """One client's batches as positions in its data, and the number that divides their sums (0: their own size).
-
-    Steps run through shuffled data, shuffling again when it is used up. Epochs end in a smaller batch. Of the whole
-    data there is one batch a step, or an epoch.
-    """
-    if size == 0:
-        return [], 0
-    if local.whole:
-        return [np.arange(size)] * (local.epochs or local.steps), 0
-    width = min(local.batch_size, size)
-    if local.epochs is not None:
-        orders = [draws.permutation(size) for _ in range(local.epochs)]
-        return [order[at : at + width] for order in orders for at in range(0, size, width)], 0
-    passes = -(-local.steps * width // size)
-    order = np.concatenate([draws.permutation(size) for _ in range(passes)])
-    return [order[step * width : (step + 1) * width] for step in range(local.steps)], 0
-
-
-def public_width(batch_size: int) -> int:
-    """The width of Poisson batches, or of the blocks that a larger one takes: three deviations above the expected size.
-
-    Products of another width are rounded differently in every row, so it must not depend on who was drawn.
-    """
-    return max(16, 8 * math.ceil((batch_size + 3 * math.sqrt(batch_size)) / 8))
-
-
-def poisson_batches(size: int, local: Local, secrets: Secrets) -> tuple[list[np.ndarray], float]:
-    """Batches that every example enters by its own coin, and the number that divides their sums: the expected size.
-
-    The coins are secret. Amplification by sampling is what is gained from nobody's knowing who was in a batch.
-    """
-    if size == 0:
-        return [], 0
-    rate = min(1.0, local.batch_size / size)
-    return [np.flatnonzero(secrets.child(step).coins(rate, size)) for step in range(local.steps)], rate * size
 
 
 def segment_mean(values: Tensor, shards: Shards) -> Tensor:

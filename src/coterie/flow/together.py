@@ -22,7 +22,7 @@ from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import Cohort
 from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots, Turn
-from coterie.learn.params import Layout, Owned, Params, map_leaves
+from coterie.learn.params import Copies, Layout, Params, map_leaves
 from coterie.privacy.ledger import EVERYBODY
 from coterie.rng import Rng, Secrets
 from coterie.wire.messages import TRAIN, Down, Up
@@ -171,7 +171,7 @@ class JointCohort(Cohort):
         slots = self._slots(models)
         return torch.ones(len(self), slots, dtype=torch.bool) if self.sees is None else self.sees
 
-    def copies(self, models: Params, choice: Tensor) -> Owned:
+    def copies(self, models: Params, choice: Tensor) -> Copies:
         return super().copies(models, choice + self._slots(models) * self.whose)
 
     def example_losses(self, models: Params, shards: Shards | None = None) -> Tensor:

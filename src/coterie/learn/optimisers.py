@@ -11,14 +11,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from coterie.errors import require
 from coterie.learn.params import Params, map_leaves
 
 SGD, ADAM, ADAMW = "sgd", "adam", "adamw"
 EPSILON = 1e-8  # Adam's, as in torch
+VECTOR = 16  # numbers that the kernels take at a time; less at the end
 
 
 @dataclass(frozen=True)
@@ -98,37 +97,39 @@ class Optimiser:
     def step(self, params: Params, grads: Params, active: Tensor) -> None:
         """Move the parameters in place, in one call for all clients that are active.
 
-        Each client's leaf is a tensor of its own to the kernel: in one long tensor, a number's rounding would depend on
-        where it lies, and so on who else is there.
+        A kernel is given a whole number of vectors, or one client's leaf: at the end of a tensor that is neither, a
+        number's rounding would depend on where it lies, and so on who else is there.
         """
-        clients, names = active.nonzero().flatten().tolist(), list(params)
+        clients = active.nonzero().flatten().tolist()
+        alike = len(clients) == len(active) and bool((self.counts == self.counts[0]).all())
+        joint = [name for name, leaf in params.items() if alike and leaf[0].numel() % VECTOR == 0]
+        apart = [name for name in params if name not in joint]
 
         def cut(leaves: Params) -> list[Tensor]:
-            parts = [leaves[name].unbind() for name in names]
-            return [part[client] for part in parts for client in clients]
+            parts = [leaves[name].unbind() for name in apart]
+            return [*(leaves[name] for name in joint), *(part[client] for part in parts for client in clients)]
 
         solid = map_leaves(lambda leaf: leaf.contiguous(), grads)  # the kernels read memory in a row
         if self.kind == SGD:
-            velocities = cut(self.moments["velocity"]) if self.momentum else []
-            self._sgd(cut(params), cut(solid), velocities)
+            self._sgd(cut(params), cut(solid), cut(self.moments["velocity"]) if self.momentum else [])
         else:
-            where = next(iter(params.values())).device
-            counts = [self.counts[client].clone().to(where) for _ in names for client in clients]
+            whose = [*(0 for _ in joint), *(client for _ in apart for client in clients)]
+            counts = (self.counts[whose] + 1).to(next(iter(params.values())).device).unbind()
             self._adam(cut(params), cut(solid), cut(self.moments["mean"]), cut(self.moments["square"]), counts)
         self.counts += active
 
     def _sgd(self, params: list[Tensor], grads: list[Tensor], velocities: list[Tensor]) -> None:
-        sgd(
+        torch._fused_sgd_(
             params,
             grads,
-            [*velocities] if velocities else [None] * len(params),
-            fused=True,
+            velocities,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=self.lr,
             dampening=0.0,
             nesterov=False,
             maximize=False,
+            is_first_step=False,
         )
 
     def _adam(
@@ -137,22 +138,21 @@ class Optimiser:
         grads: list[Tensor],
         means: list[Tensor],
         squares: list[Tensor],
-        counts: list[Tensor],
+        counts: tuple[Tensor, ...],
     ) -> None:
-        adam(
+        step = torch._fused_adamw_ if self.kind == ADAMW else torch._fused_adam_
+        step(
             params,
             grads,
             means,
             squares,
             [],
             counts,
-            fused=True,
-            decoupled_weight_decay=self.kind == ADAMW,
-            amsgrad=False,
+            lr=self.lr,
             beta1=self.betas[0],
             beta2=self.betas[1],
-            lr=self.lr,
             weight_decay=self.weight_decay,
             eps=EPSILON,
+            amsgrad=False,
             maximize=False,
         )

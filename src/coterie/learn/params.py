@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,40 @@ Params = Mapping[str, Tensor]
 
 class Owned(dict[str, Tensor]):
     """Leaves that nobody else holds: whoever is given them may write to them."""
+
+
+class Copies(Mapping[str, Tensor]):
+    """(clients, ...): each client's copy of the model that it chose, made anew whenever somebody asks for it."""
+
+    def __init__(self, models: Params, choice: Tensor) -> None:
+        self.models, self.choice = models, choice
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.models[name].index_select(0, self.choice)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.models)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+
+def room_for(params: Params) -> dict[str, Tensor]:
+    """Leaves of the same shapes, with nothing in them yet."""
+    if isinstance(params, Copies):
+        return map_leaves(lambda leaf: leaf.new_empty(len(params.choice), *leaf.shape[1:]), params.models)
+    return map_leaves(lambda leaf: torch.empty_like(leaf, memory_format=torch.contiguous_format), params)
+
+
+def put(params: Params, room: Params, clients: slice) -> Owned:
+    """The rows of these clients, written to their place there."""
+    own = Owned({name: leaf[clients] for name, leaf in room.items()})
+    for name, leaf in own.items():
+        if isinstance(params, Copies):
+            torch.index_select(params.models[name], 0, params.choice[clients], out=leaf)
+        else:
+            leaf.copy_(params[name][clients])
+    return own
 
 
 def map_leaves(function: Callable[..., Tensor], *trees: Params) -> dict[str, Tensor]:

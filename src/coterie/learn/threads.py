@@ -1,13 +1,58 @@
-"""How torch's threads wait for each other."""
+"""How torch's threads wait for each other, and how they need not."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
+from typing import TypeVar
 
 import torch
 
 import coterie
+
+Piece = TypeVar("Piece")
+
+
+def each_in_one_thread(work: Callable[[Piece], None], pieces: Sequence[Piece], several: bool = True) -> None:
+    """Work on all pieces, on as many at once as torch has threads, with every kernel in one thread.
+
+    Kernels then never wait for each other, and what a piece needs stays in the cache of one core. One piece alone has
+    all threads, and so has each of those that must not run at the same time (``several=False``).
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or len(pieces) <= 1 or not several:
+        for piece in pieces:
+            work(piece)
+        return
+    waiting = iter(pieces)  # one for all, so that each piece is taken once
+
+    def take() -> None:
+        try:
+            for piece in waiting:
+                work(piece)
+        except BaseException:
+            deque(waiting, maxlen=0)  # nobody goes on
+            raise
+
+    helpers = [_pool(os.getpid()).submit(take) for _ in range(min(threads, len(pieces)) - 1)]
+    torch.set_num_threads(1)
+    try:
+        take()
+    finally:
+        wait(helpers)
+        torch.set_num_threads(threads)
+    for helper in helpers:
+        helper.result()
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """A process's own: no thread survives a fork."""
+    return ThreadPoolExecutor(thread_name_prefix="coterie", initializer=torch.set_num_threads, initargs=(1,))
 
 
 @cache

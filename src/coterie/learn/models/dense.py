@@ -41,6 +41,10 @@ class Dense(Model):
         return True
 
     @property
+    def in_parts(self) -> bool:
+        return True
+
+    @property
     def random(self) -> bool:
         return self.dropout > 0
 

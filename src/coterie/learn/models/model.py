@@ -115,6 +115,11 @@ class Model(ABC):
         """Whether many clients at once are faster than one after the other."""
 
     @property
+    def in_parts(self) -> bool:
+        """Whether several threads may train some of the clients each."""
+        return False
+
+    @property
     @abstractmethod
     def random(self) -> bool:
         """Whether training draws random numbers (dropout), so that batches must carry seeds."""

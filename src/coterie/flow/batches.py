@@ -1,0 +1,75 @@
+"""Which of its examples a client looks at in each step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.learn.sgd import Local
+from coterie.rng import Secrets
+
+Plan = tuple[list[np.ndarray], float]
+"""One client's batches as positions in its data, and the number that divides their sums (0: their own size)."""
+
+
+def plan_batches(size: int, local: Local, draws: np.random.Generator) -> Plan:
+    """Steps run through shuffled data, shuffling again when it is used up. Epochs end in a smaller batch. Of the whole
+    data there is one batch a step, or an epoch.
+    """
+    if size == 0:
+        return [], 0
+    if local.whole:
+        return [np.arange(size)] * (local.epochs or local.steps), 0
+    width = min(local.batch_size, size)
+    if local.epochs is not None:
+        orders = [draws.permutation(size) for _ in range(local.epochs)]
+        return [order[at : at + width] for order in orders for at in range(0, size, width)], 0
+    passes = -(-local.steps * width // size)
+    order = np.concatenate([draws.permutation(size) for _ in range(passes)])
+    return [order[step * width : (step + 1) * width] for step in range(local.steps)], 0
+
+
+def public_width(batch_size: int) -> int:
+    """The width of Poisson batches, or of the blocks that a larger one takes: three deviations above the expected size.
+
+    Products of another width are rounded differently in every row, so it must not depend on who was drawn.
+    """
+    return max(16, 8 * math.ceil((batch_size + 3 * math.sqrt(batch_size)) / 8))
+
+
+def poisson_batches(size: int, local: Local, secrets: Secrets) -> Plan:
+    """Batches that every example enters by its own coin, and the number that divides their sums: the expected size.
+
+    The coins are secret. Amplification by sampling is what is gained from nobody's knowing who was in a batch.
+    """
+    if size == 0:
+        return [], 0
+    rate = min(1.0, local.batch_size / size)
+    return [np.flatnonzero(secrets.child(step).coins(rate, size)) for step in range(local.steps)], rate * size
+
+
+def padded(plan: list[Plan], offsets: np.ndarray, step: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One step of all clients: positions in rows and weights, both (clients, width), the divisors, and who is active.
+
+    Client i's rows begin at ``offsets[i]``.
+    """
+    index = np.zeros((len(plan), width), dtype=np.int64)
+    weights = np.zeros((len(plan), width), dtype=np.float32)
+    divisors = np.ones(len(plan), dtype=np.float32)
+    active = np.zeros(len(plan), dtype=bool)
+    for position, (batches, divisor) in enumerate(plan):
+        if step < len(batches):
+            batch = batches[step]
+            index[position, : len(batch)] = offsets[position] + batch
+            divisors[position] = divisor or len(batch)
+            weights[position, : len(batch)] = 1 / divisors[position]
+            active[position] = True
+    return (
+        torch.from_numpy(index),
+        torch.from_numpy(weights),
+        torch.from_numpy(divisors),
+        torch.from_numpy(active),
+    )
