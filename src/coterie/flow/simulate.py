@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from coterie.learn.models.model import Model
 from coterie.learn.params import Layout, Params
 from coterie.learn.threads import wait_without_spinning
 from coterie.privacy.ledger import Ledger
-from coterie.wire.messages import Down, Up
+from coterie.wire.messages import Down, Published, Up
 
 CHUNK_BYTES = 1 << 30  # how much the clients under way may take for parameters, gradients and batches
 COPIES = 4  # of a model that a client takes: its start, its parameters, its gradient, its answer
@@ -88,9 +88,12 @@ class Simulator:
             self.forget_turn(asked.clients.tolist())
         order = self.side.opened(asked, Turn(asked.round, self.roots, asked.kind))
         chunks = self._chunks(order)
+        published = order.published
+        order = replace(order, published=Published({}))  # it is the same for all chunks
         orders = ((order.pick(chunk), *self._memories(order.clients[chunk].tolist())) for chunk in chunks)
+        parallel = self.processes and len(chunks) > 1
         passed: list[Up] = []
-        for answer in self._in_workers(orders) if self.processes and len(chunks) > 1 else self._in_turn(orders):
+        for answer in (self._in_workers if parallel else self._in_turn)(orders, published):
             passed += self._tapped(answer.up)
             yield from self.take(asked, answer)
         for number, insider in enumerate(self.side.insiders):  # when all have answered, whatever ran in parallel
@@ -119,18 +122,18 @@ class Simulator:
         turn = Turn(asked.round, self.roots, asked.kind)
         return self.side.opened(asked, turn), self.cohort(asked.clients, turn, asked.sees)
 
-    def _in_turn(self, orders: Iterable[Order]) -> Iterator[Answer]:
+    def _in_turn(self, orders: Iterable[Order], published: Published) -> Iterator[Answer]:
         for order in orders:
-            yield self._answer(*order)
+            yield self._answer(*order, published)
 
-    def _in_workers(self, orders: Iterable[Order]) -> Iterator[Answer]:
+    def _in_workers(self, orders: Iterable[Order], published: Published) -> Iterator[Answer]:
         if self._workers is None:
             count = min(self.processes or 1, self._fitting({} if self.model is None else self.model.init(0), leading=0))
             self._workers = Workers(lambda *order: (self._answer(*order),), count)
         finished, threads = False, torch.get_num_threads()
         torch.set_num_threads(1)  # more would take the cores from the workers
         try:
-            for (answer,) in self._workers.map(orders):
+            for (answer,) in self._workers.map(orders, (published,)):
                 yield answer
             finished = True
         finally:
@@ -151,8 +154,11 @@ class Simulator:
         scheduled = {client: schedules[client] for client in ids if client in schedules}
         return Cohort(clients, turn, *whole.held(ids), self.model, sees, scheduled, memory=memory)
 
-    def _answer(self, order: Down, memory: tuple[Memory, ...], adversaries: tuple[Memory, ...]) -> Answer:
+    def _answer(
+        self, order: Down, memory: tuple[Memory, ...], adversaries: tuple[Memory, ...], published: Published
+    ) -> Answer:
         """One chunk, from nothing but the order and what its clients remember: also what a worker process runs."""
+        order = replace(order, published=published)
         turn = Turn(order.round, self.roots, order.kind)
         cohort = self._cohort(order.clients, turn, order.sees, [dict(kept) for kept in memory])
         return self.side.answer(order, cohort, tuple(dict(kept) for kept in adversaries))
