@@ -13,6 +13,7 @@ from coterie.errors import require
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.gru import GruLayer
 from coterie.learn.models.model import ModuleModel
+from coterie.learn.models.pooled import pooled
 
 Picture = tuple[int, int, int]  # channels, height, width
 
@@ -69,6 +70,19 @@ class _PixelsFirst(nn.Sequential):
         return super().forward(x.clone(memory_format=torch.channels_last))  # type: ignore[no-any-return, no-untyped-call]
 
 
+class _PooledFirst(nn.Sequential):
+    """Convolution and pooling of the first layer as one, and then as ``_PixelsFirst``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        convolution, pooling, *others = self
+        assert isinstance(convolution, nn.Conv2d)
+        assert isinstance(pooling, nn.MaxPool2d)
+        hidden = pooled(convolution, pooling, x).contiguous(memory_format=torch.channels_last)
+        for layer in others:
+            hidden = layer(hidden)
+        return hidden
+
+
 @dataclass(frozen=True)
 class Cnn(_Sized):
     """Two convolutions and three dense layers (MingledPie)."""
@@ -78,7 +92,7 @@ class Cnn(_Sized):
     def build(self) -> nn.Module:
         channels, height, width = self.shape
         flat = 16 * _twice_convolved(height) * _twice_convolved(width)
-        return _PixelsFirst(
+        return _PooledFirst(
             nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU(),
             nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
             nn.Flatten(), nn.Dropout(self.dropout),
