@@ -32,7 +32,7 @@ class _Pooled(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: FunctionCtx, slope: Tensor) -> tuple[None, Tensor, Tensor]:
-        x, four, right_above, right_below, below = ctx.saved_tensors  # type: ignore[attr-defined]
+        x, four, right_above, right_below, below = ctx.saved_tensors
         slope = slope.contiguous()
         slopes = slope.new_empty(len(slope), 4, *slope.shape[1:])
         lower = torch.ops.aten.threshold_backward(slope, below, 0)  # the slope where that is above 0
