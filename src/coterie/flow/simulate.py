@@ -199,7 +199,7 @@ class Simulator:
         It does not depend on the number of processes, and so neither does the order in which sums are rounded.
         """
         fits = self._fitting(models, leading=1)
-        return fits if self._vectorised else max(1, min(4, fits // 64, clients // 8))
+        return fits if self._vectorised else max(1, min(4, fits // 64, clients // 16))
 
     def _fitting(self, models: Params, leading: int) -> int:
         """How many clients fit in memory at the same time."""

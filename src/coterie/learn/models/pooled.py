@@ -30,9 +30,9 @@ class _Pooled(torch.autograd.Function):
         return torch.maximum(upper, lower).add_(bias.view(-1, 1, 1))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: FunctionCtx, slope: Tensor) -> tuple[None, Tensor, Tensor]:
-        x, four, right_above, right_below, below = ctx.saved_tensors
+        x, four, right_above, right_below, below = ctx.saved_tensors  # type: ignore[attr-defined]
         slope = slope.contiguous()
         slopes = slope.new_empty(len(slope), 4, *slope.shape[1:])
         lower = torch.ops.aten.threshold_backward(slope, below, 0)  # the slope where that is above 0
