@@ -1,8 +1,9 @@
-"""Files: written whole or not at all, secret ones for their owner alone; and arrays from files that anybody may have
-written, where what a file promises is compared with what it holds before memory is taken for it."""
+"""Files: written whole or not at all, secret ones for their owner alone; and what anybody may have written, where what
+a file promises is compared with what it holds before memory is taken for it: ten times its size and 64 MB at most."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import zipfile
@@ -17,23 +18,41 @@ from numpy.typing import NDArray
 
 from coterie.errors import CannotWrite, InvalidInput
 
-MESSAGE, DENSE = 10, 1000  # how many times its size an archive may unfold to: numbers that travelled; zeros and ones
-ALWAYS = 64 << 20  # bytes, and up to these in any case
+TIMES, ALWAYS = 10, 64 << 20  # what reading may take: so many times the input, and these bytes in any case
+PUBLISHED = 1000  # times, for archives of named data sets: zeros and ones fold well
+PART = 256  # bytes that one value of JSON takes at most, however few it is written in
+CHUNK = 1 << 20  # bytes that are unfolded at a time
 
 Array = NDArray[Any]
 """Of numbers of any type: a file, or a user, may have brought them."""
 
 
-def read_npz(path: Path, expansion: int = MESSAGE) -> dict[str, Array]:
+def room(size: int, times: int = TIMES) -> int:
+    """Bytes that reading an input of this size may take."""
+    return times * size + ALWAYS
+
+
+def require_room(what: object, size: int, taken: int, remedy: str, times: int = TIMES) -> None:
+    if taken > room(size, times):
+        raise InvalidInput(
+            f"{what} of {size:,} bytes would take {taken:,} of memory, more than {times} times as much and "
+            f"{ALWAYS >> 20} MB; {remedy}"
+        )
+
+
+def read_json(data: bytes) -> Any:
+    """Raises ``InvalidInput`` for what takes too much memory, and otherwise whatever ``json`` does."""
+    parts = sum(map(data.count, (b"[", b"{", b",")))
+    require_room("JSON", len(data), PART * parts, f"it has {parts:,} values; send fewer at a time")
+    return json.loads(data)
+
+
+def read_npz(path: Path, times: int = TIMES) -> dict[str, Array]:
     """All arrays of an ``.npz``. Raises ``InvalidInput`` for anything that is none, or that is too large unfolded."""
     try:
         with zipfile.ZipFile(path) as archive:
-            size, unfolded = path.stat().st_size, sum(member.file_size for member in archive.infolist())
-            if unfolded > max(expansion * size, ALWAYS):
-                raise InvalidInput(
-                    f"{path} of {size} bytes unfolds to {unfolded}, more than {expansion} times as much; save it "
-                    "without compression"
-                )
+            unfolded = sum(member.file_size for member in archive.infolist())
+            require_room(path, path.stat().st_size, unfolded, "save it without compression: numpy.savez", times)
             return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     except InvalidInput:
         raise
@@ -51,7 +70,11 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
         promised = math.prod(shape) * dtype.itemsize
         if promised != member.file_size - file.tell():
             raise InvalidInput(f"array {member.filename!r} of shape {shape} is not what its file holds; write it again")
-        return np.frombuffer(bytearray(file.read()), dtype).reshape(shape, order="F" if by_columns else "C")
+        held = np.empty(promised, np.uint8)
+        for start in range(0, promised, CHUNK):
+            part = file.read(min(CHUNK, promised - start))
+            held[start : start + len(part)] = np.frombuffer(part, np.uint8)
+        return held.view(dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 @contextmanager

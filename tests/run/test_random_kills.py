@@ -57,10 +57,10 @@ preference_profiling = {{ retrain = 1 }}
 
 
 def trained(place: Path) -> None:
-    """As a user would: what holds a run is resumed, and otherwise one is begun."""
-    begun = place / "runs" / "run-ifca-001"
+    """As a user would: what holds a run is resumed, and otherwise one is begun, with the next number if need be."""
     (place / "c.toml").write_text(CONFIG.format(model="cnn"))  # whose clients are computed in worker processes
-    main(["resume", str(begun)] if (begun / "run.json").exists() else ["train", "c.toml"])
+    begun = list(place.glob("runs/*/run.json"))
+    main(["resume", str(begun[0].parent)] if begun else ["train", "c.toml"])
 
 
 def audited(place: Path) -> None:
@@ -122,7 +122,7 @@ def left(session: int) -> list[int]:
 def made(place: Path) -> dict[str, object]:
     """All that a command leaves behind, but for what a clock says."""
     files = {path.relative_to(place): path for path in (place / "runs").rglob("*") if path.is_file()}
-    plain = {str(name): path.read_bytes() for name, path in files.items() if name.name in (METRICS, MODELS)}
+    plain = {name.name: path.read_bytes() for name, path in files.items() if name.name in (METRICS, MODELS)}
     results = {
         str(name): without_clocks(json.loads(path.read_text())) for name, path in files.items() if is_result(name)
     }

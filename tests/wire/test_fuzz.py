@@ -112,7 +112,7 @@ def test_lengths_are_looked_at_before_memory_is_taken() -> None:
     with pytest.raises(InvalidInput, match="data ends 4000000000000 bytes early"):
         decode(MAGIC + len(header).to_bytes(8, "little") + header)
     many = b"[" + b"[]," * 600_000 + b"1]"
-    with pytest.raises(InvalidInput, match=r"data of \d+ parts must have at most 500000"):
+    with pytest.raises(InvalidInput, match=r"it has 1,200,001 parts; send fewer"):
         decode(MAGIC + len(many).to_bytes(8, "little") + many)
     deep = b"[" * 900 + b"]" * 900
     with pytest.raises(InvalidInput, match="more than 64 deep"):

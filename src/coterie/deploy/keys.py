@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import NameOID
 
 from coterie.errors import DataMissing, InvalidInput, NotPermitted, require
-from coterie.files import write_atomically
+from coterie.files import read_json, write_atomically
 from coterie.seal.signing import verify_key
 
 VERSION = 1
@@ -258,8 +258,8 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise DataMissing(f"{kind} {path} does not exist; `coterie deploy keys` makes it") from error
     try:
-        found = json.loads(data)
-    except ValueError as error:
+        found = read_json(data)
+    except (InvalidInput, ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is no {kind}: {error}") from error
     if not isinstance(found, dict) or found.get("kind") != kind:
         raise InvalidInput(f"{path} is no {kind}; name the file that `coterie deploy keys` wrote")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -18,6 +17,7 @@ from coterie.defences.blinding import Blinding
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.errors import InvalidInput, require
+from coterie.files import read_json
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.stack import Stack
@@ -47,8 +47,8 @@ class Offer:
     def config(self) -> Config:
         """Raises for whatever is no configuration, or would import something."""
         try:
-            words = json.loads(self.words)
-        except ValueError as error:
+            words = read_json(self.words.encode())
+        except (InvalidInput, ValueError, RecursionError) as error:
             raise InvalidInput(f"offer is no configuration: {error}") from error
         require(isinstance(words, dict), "offer", type(words).__name__, "must be a table")
         config = validate(Config, {name: words[name] for name in words if name in TRAVELS}, "offer")

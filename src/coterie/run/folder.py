@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CannotWrite, InvalidInput, RunDamaged
-from coterie.files import kept_secret, replacing, write_atomically
+from coterie.files import kept_secret, read_json, replacing, write_atomically
 from coterie.flow.cohort import Memory
 from coterie.learn.params import Params
 from coterie.measure.witness import Witness
@@ -80,12 +80,12 @@ class RunFolder:
     @property
     def record(self) -> Record:
         try:
-            found = json.loads((self.path / RECORD).read_text())
+            found = read_json((self.path / RECORD).read_bytes())
         except FileNotFoundError as error:
             raise RunDamaged(
                 f"{self.path} holds no run ({RECORD} is missing); `coterie runs` lists those there are"
             ) from error
-        except (ValueError, OSError, RecursionError) as error:
+        except (InvalidInput, ValueError, OSError, RecursionError) as error:
             raise RunDamaged(
                 f"{self.path / RECORD} is damaged ({error}); start the run again in another folder"
             ) from error
@@ -138,8 +138,8 @@ class RunFolder:
     def history(self) -> list[Measured]:
         path = self.path / METRICS
         try:
-            rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        except (ValueError, OSError, RecursionError) as error:
+            rows = [read_json(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        except (InvalidInput, ValueError, OSError, RecursionError) as error:
             raise RunDamaged(f"{path} is damaged ({error}); `coterie resume` writes it anew") from error
         return [row for row in rows if isinstance(row, dict)]
 

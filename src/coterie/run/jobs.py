@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import CoterieError, InvalidInput, require
-from coterie.files import write_atomically
+from coterie.files import read_json, write_atomically
 from coterie.flow.workers import die_with
 from coterie.run.fingerprint import Fingerprint, digest
 
@@ -162,12 +162,12 @@ def _read(folder: Path, job: Job) -> Result | str | None:
     """The job's result; what has changed since, if anything; None if there is no file."""
     path = _path(folder, job.key)
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path.read_bytes())
         changed = job.fingerprint.changed(Fingerprint.parse(found.get(MADE_BY)))
         return changed or dict(found[RESULT])
     except FileNotFoundError:
         return None
-    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+    except (InvalidInput, ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise InvalidInput(f"result {path} is damaged ({error}); delete it to run that job again") from error
 
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from coterie.errors import InvalidInput
+from coterie.files import PART, require_room
 from coterie.wire.typed import check_fields
 
 MAGIC = b"COTERIE1"
-MOST_PARTS = 500_000  # values that one message may consist of: each takes memory that its few bytes do not show
 DEEPEST = 64  # values within values
 Memory = dict[str, Any]
 """What somebody keeps, by name: values that this codec knows."""
@@ -86,9 +86,8 @@ def decode(data: bytes | memoryview) -> Any:
 
 def _header(view: memoryview, end: int) -> bytes:
     header = bytes(view[16:end])
-    parts = sum(header.count(mark) for mark in (b"[", b"{", b","))
-    if parts > MOST_PARTS:
-        raise InvalidInput(f"data of {parts} parts must have at most {MOST_PARTS}; send fewer clients at a time")
+    parts = sum(map(header.count, (b"[", b"{", b",")))
+    require_room("data", len(view), PART * parts, f"it has {parts:,} parts; send fewer clients at a time")
     return header
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coterie.data.federation import Examples
 from coterie.data.sources.base import Source, integers
 from coterie.errors import InvalidInput
-from coterie.files import DENSE, read_npz
+from coterie.files import PUBLISHED, read_npz
 
 COMMA, NEWLINE, ZERO = (ord(sign) for sign in ",\n0")
 
@@ -84,7 +84,7 @@ class Texas100(Purchase100):
 
 def read_packed(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Labels are one-hot there; plain ones are taken too."""
-    arrays = read_npz(path, DENSE)
+    arrays = read_npz(path, PUBLISHED)
     x, y = arrays["features"], arrays["labels"]
     return x.astype(np.uint8), (y.argmax(1) if y.ndim == 2 else y.astype(np.int64))
 

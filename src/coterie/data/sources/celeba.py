@@ -15,7 +15,7 @@ from coterie.data.federation import Examples
 from coterie.data.sources.base import SPLIT, TEST, TRAIN, Source, describe, integers, pixels
 from coterie.data.sources.pictures import read_pictures
 from coterie.errors import InvalidInput, nearest, require
-from coterie.files import DENSE, read_npz
+from coterie.files import PUBLISHED, read_npz
 
 PUBLISHED_SIZE = (218, 178)
 SQUARE = (0, 20, 178, 198)  # the face, without a strip above and below
@@ -49,7 +49,7 @@ class Celeba(Source):
         return self.from_pictures(folder, self.need(folder, "list_attr_celeba.txt", "celeba_*.npz"))
 
     def from_npz(self, path: Path) -> Examples:
-        arrays = read_npz(path, DENSE)
+        arrays = read_npz(path, PUBLISHED)
         names = tuple(map(str, arrays["attribute_names"]))
         has = arrays["attributes"][: self.limit].astype(bool)
         tags = {"identity": integers(arrays["identity"][: self.limit])}

@@ -14,7 +14,7 @@ from coterie.data.federation import Examples
 from coterie.data.sources.base import Source, integers, pixels
 from coterie.data.sources.pictures import read_pictures
 from coterie.errors import InvalidInput, require
-from coterie.files import DENSE, read_npz
+from coterie.files import PUBLISHED, read_npz
 
 CHARACTERS = tuple("零一二三四五六七八九十百千万亿")
 
@@ -58,7 +58,7 @@ class ChineseMnist(Source):
         )
 
     def from_npz(self, path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        arrays = read_npz(path, DENSE)
+        arrays = read_npz(path, PUBLISHED)
         return self.scaled(arrays["images"]), arrays["label"].astype(np.int64), arrays["writer"].astype(np.int64)
 
     def scaled(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -10,10 +10,10 @@ import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from coterie.errors import CoterieError, InvalidInput, require
-from coterie.files import ALWAYS, MESSAGE
+from coterie.files import CHUNK, require_room, room
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,6 +22,8 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 LOOKED_AT = 50  # lines
 MOST_COLUMNS = 20_000
 LONGEST_LINE = 1 << 22  # letters
+CELL = 16  # bytes that a value takes: as a number, and while columns are put together
+CELLS = 1 << 20  # that are parsed at a time
 BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 NUMBER, DECIMAL_POINT, DECIMAL_COMMA = (
     re.compile(pattern)
@@ -44,18 +46,13 @@ class Dialect:
 
 def read_delimited(path: Path) -> pd.DataFrame:
     """A frame, or an ``InvalidInput`` for whatever is none."""
-    import pandas as pd
-
     data = _contents(path)
     dialect = dialect_of(path, data)
+    cells = data.count(dialect.separator.encode()) + data.count(b"\n")
+    remedy = f"it has {cells:,} values, most of them empty, or unfolds too far; unpack it, or leave columns out"
+    require_room(path.name, path.stat().st_size, len(data) + CELL * cells, remedy)
     try:
-        return pd.read_csv(
-            io.BytesIO(data),
-            sep=dialect.separator,
-            encoding=dialect.encoding,
-            decimal=dialect.decimal,
-            low_memory=False,
-        )
+        return _frame(data, dialect)
     except CoterieError:
         raise
     except Exception as error:  # what others wrote may break any parser in any way
@@ -63,6 +60,36 @@ def read_delimited(path: Path) -> pd.DataFrame:
             f"{path.name} cannot be read as a table ({type(error).__name__}: {str(error).strip()}); every line must "
             "have as many values as the first has names"
         ) from error
+
+
+def _frame(data: bytes, dialect: Dialect) -> pd.DataFrame:
+    """Part by part, each in as few bytes as hold it: parsed at once, a table takes many times its size."""
+    import pandas as pd
+
+    def parts(**how: object) -> list[pd.DataFrame]:
+        said = {"sep": dialect.separator, "encoding": dialect.encoding, "decimal": dialect.decimal, **how}
+        with pd.read_csv(io.BytesIO(data), chunksize=rows, **said) as found:  # type: ignore[call-overload]
+            return [narrow(part) for part in found]
+
+    names = pd.read_csv(io.BytesIO(data), sep=dialect.separator, encoding=dialect.encoding, nrows=0).columns
+    rows = max(1, CELLS // max(1, len(names)))
+    found = parts()
+    kinds = {name: {_kind(part[name]) for part in found} for name in found[0].columns} if found else {}
+    if mixed := {name: str for name, seen in kinds.items() if len(seen) > 1}:
+        found = parts(dtype=mixed)  # what is text in one part is text in all
+    return pd.concat(found, ignore_index=True) if len(found) > 1 else found[0]
+
+
+def narrow(frame: pd.DataFrame) -> pd.DataFrame:
+    """Whole numbers in as few bytes as hold them."""
+    import pandas as pd
+
+    wide = frame.select_dtypes("int64").columns
+    return frame.assign(**{name: pd.to_numeric(frame[name], downcast="integer") for name in wide})
+
+
+def _kind(column: pd.Series[Any]) -> str:
+    return "number" if column.dtype.kind in "iuf" else column.dtype.kind
 
 
 def dialect_of(path: Path, data: bytes | None = None) -> Dialect:
@@ -86,7 +113,7 @@ def dialect_of(path: Path, data: bytes | None = None) -> Dialect:
 def _contents(path: Path) -> bytes:
     """All of it, unpacked: within limits, whatever it promises."""
     size = path.stat().st_size
-    most = max(MESSAGE * size, ALWAYS)
+    most = room(size) // 2  # the rest is for what is in it
     try:
         if path.suffix == ".gz":
             with gzip.open(path) as packed:
@@ -124,8 +151,11 @@ def _encoding(path: Path, data: bytes) -> str:
 
 
 def _decodes(data: bytes, name: str) -> bool:
+    decoder = codecs.getincrementaldecoder(name)()
     try:
-        data.decode(name)
+        for start in range(0, len(data), CHUNK):
+            decoder.decode(data[start : start + CHUNK])
+        decoder.decode(b"", final=True)
     except UnicodeError:
         return False
     return True

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
 from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels, standardised
-from coterie.data.sources.delimited import read_delimited
+from coterie.data.sources.delimited import CELL, read_delimited
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
-from coterie.files import DENSE, Array, read_npz
+from coterie.files import Array, read_npz, require_room
 from coterie.rng import Rng
 
 if TYPE_CHECKING:
@@ -90,9 +90,8 @@ class Table(OwnFile):
         tags = {tag: sorted_values(frame[tag]) for tag in self.tags}
         features = [column for column in frame.columns if column not in (*self.named, *self.tags, *self.drop)]
         require(len(features) > 0, "features", features, "none is left beside label, tags and drop; keep a column")
-        x = np.concatenate([self.encoded(frame[column]) for column in features], 1)
         return Examples(
-            x=torch.from_numpy(x),
+            x=torch.from_numpy(self.encoded(frame, features, folder)),
             y=y,
             classes=len(names),
             name=folder.stem,
@@ -117,9 +116,9 @@ class Table(OwnFile):
 
     @staticmethod
     def yes_or_no(column: Column) -> NDArray[np.bool_]:
-        values = np.unique(column.to_numpy())
+        codes, values = sorted_values(column)
         require(len(values) == 2, f"values of label column {column.name!r}", len(values), "must be two: no and yes")
-        return np.asarray(column.to_numpy() == values[1])
+        return codes.numpy() == 1
 
     def measured(self, column: Column) -> NDArray[np.float32]:
         values = self.numbers(column, "to predict")
@@ -153,50 +152,72 @@ class Table(OwnFile):
             )
         return codes, values
 
-    def encoded(self, column: Column) -> NDArray[np.float32]:
-        """(rows, columns)"""
+    def encoded(self, frame: pd.DataFrame, features: list[str], path: Path) -> NDArray[np.float32]:
+        """(rows, columns): numbers as they are or standardised, and a column of zeros and ones for each text."""
+        texts = {name: self.texts(frame[name]) for name in features if not is_number(frame[name])}
+        widths = [len(texts[name][1]) if name in texts else 1 for name in features]
+        remedy = f"its texts become {sum(widths)} columns of numbers; leave some out with drop=... or make them tags"
+        require_room(path.name, path.stat().st_size, 4 * len(frame) * sum(widths), remedy)
+        x = np.zeros((len(frame), sum(widths)), np.float32)
+        for name, end, width in zip(features, np.cumsum(widths), widths, strict=True):
+            if name in texts:
+                x[np.arange(len(x)), end - width + texts[name][0]] = 1
+            else:
+                values = frame[name].to_numpy(np.float64)
+                x[:, end - 1] = standardised(values) if self.standardise else values
+        return x
+
+    def texts(self, column: Column) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """Each row's text as its number in sorted order, and the texts."""
         import pandas as pd
         from pandas.api import types
 
-        if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
-            values = column.to_numpy(np.float64)
-            return (standardised(values) if self.standardise else values.astype(np.float32))[:, None]
         if types.is_datetime64_any_dtype(column):
             raise InvalidInput(
                 f"column {column.name!r} holds dates; turn them into numbers or leave it out with drop=..."
             )
-        texts = column.astype(str)
-        strays = texts[pd.to_numeric(texts, errors="coerce").isna()]
-        if not types.is_bool_dtype(column) and 0 < len(strays) < len(texts) / 2:
+        found, known = sorted_values(column)
+        codes = found.numpy()
+        stray = pd.to_numeric(pd.Series(known), errors="coerce").isna().to_numpy()[codes]
+        if not types.is_bool_dtype(column) and 0 < stray.sum() < len(stray) / 2:
+            first = int(stray.argmax())
             raise InvalidInput(
-                f"column {column.name!r} holds numbers but for {len(strays)} of {len(texts)} rows, the first with "
-                f"{strays.iloc[0]!r} in row {strays.index[0] + 1}; mend them, or leave the column out with drop=..."
+                f"column {column.name!r} holds numbers but for {stray.sum()} of {len(stray)} rows, the first with "
+                f"{known[codes[first]]!r} in row {column.index[first] + 1}; mend them, or leave the column out with "
+                "drop=..."
             )
-        known, codes = np.unique(texts.to_numpy(str), return_inverse=True)
         if len(known) > MOST_VALUES:
             raise InvalidInput(
                 f"column {column.name!r} has {len(known)} different texts, more than {MOST_VALUES}; "
                 "leave it out with drop=... or make it a tag"
             )
-        return np.eye(len(known), dtype=np.float32)[codes]
+        return codes, known
+
+
+def is_number(column: Column) -> bool:
+    from pandas.api import types
+
+    return types.is_numeric_dtype(column) and not types.is_bool_dtype(column)
 
 
 def sorted_values(column: Column) -> tuple[torch.Tensor, tuple[str, ...]]:
     """Each row's value as its number in sorted order, and the values; of what has no order, as text."""
-    held = column.to_numpy()
+    import pandas as pd
+
     try:
-        values, codes = np.unique(held, return_inverse=True)
+        codes, values = pd.factorize(column, sort=True)
     except TypeError:  # numbers among texts
-        values, codes = np.unique(held.astype(str), return_inverse=True)
+        codes, values = pd.factorize(column.astype(str), sort=True)
     return integers(codes), tuple(map(str, values))
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    import pandas as pd
 
     if path.suffix in (".parquet", ".pq"):
         try:
-            frame = pd.read_parquet(path)
+            frame = _read_parquet(path)
+        except CoterieError:
+            raise
         except ImportError as error:
             raise InvalidInput(
                 f"path={path.name} needs pyarrow to be read, which is not installed; install pyarrow, or save it as CSV"
@@ -209,6 +230,27 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise InvalidInput(f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet")
     require(len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1")
     return frame
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    """Values that repeat are hardly there, so what they will take is counted before they are unfolded."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    size, file = path.stat().st_size, pq.ParquetFile(path)
+    schema, cells = file.schema_arrow, file.metadata.num_rows * file.metadata.num_columns
+    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
+    require(not nested, f"columns of {path.name} that hold lists", nested[:3], "must be none; leave them out")
+    remedy = f"it has {cells:,} values; save it as CSV"
+    require_room(path.name, size, CELL * cells, remedy)
+    texts = [field.name for field in schema if field.type in (pa.string(), pa.large_string(), pa.binary())]
+    table = pq.read_table(path, read_dictionary=texts)
+    for name in texts:
+        for part in table[name].chunks:
+            lengths = pc.binary_length(part.dictionary).take(part.indices)
+            require_room(path.name, size, CELL * cells + 2 * (pc.sum(lengths).as_py() or 0), remedy)
+    return table.cast(schema).to_pandas()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -232,8 +274,10 @@ class Arrays(OwnFile):
     layout: ClassVar[str] = "an .npz file with an array of examples and one of labels"
 
     def read(self, folder: Path) -> Examples:
-        held = read_npz(folder, DENSE)
+        held = read_npz(folder)
         x_name, y_name = self.chosen("x", self.x, X_NAMES, held), self.chosen("y", self.y, Y_NAMES, held)
+        taken = sum(array.nbytes for array in held.values()) + 4 * held[x_name].size  # and x in numbers of four bytes
+        require_room(folder.name, folder.stat().st_size, taken, "save it without compression: numpy.savez")
         x, y = held.pop(x_name), held.pop(y_name)
         codes, names = self.targets(y_name, y)
         return Examples(
