@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -59,7 +60,18 @@ def test_progress_counts_what_was_kept(tmp_path: Path) -> None:
     run_jobs(jobs([1], tmp_path / "trace"), tmp_path / "kept")
     seen: list[tuple[int, int, str]] = []
     run_jobs(jobs([1, 2], tmp_path / "trace"), tmp_path / "kept", progress=lambda *row: seen.append(row))
-    assert seen == [(1, 2, "1 result is from before"), (2, 2, "squares/2")]
+    ahead = (1, 2, "1 job on 1 process; how long, the first of them will show")
+    assert seen == [(1, 2, "1 result is from before"), ahead, (2, 2, "squares/2")]
+
+
+def test_what_lies_ahead_is_said_by_what_it_took_before(tmp_path: Path) -> None:
+    """Also under other settings, of which an audit has a folder each."""
+    trace, told = tmp_path / "trace", list[str]()
+    run_jobs(jobs([1, 2, 3], trace), tmp_path / "a")
+    for path in (tmp_path / "a").rglob("*.json"):
+        path.write_text(re.sub(r'"seconds": [\d.]+', '"seconds": 240.0', path.read_text()))
+    run_jobs(jobs([1, 2, 3, 4], trace), tmp_path / "b", processes=2, progress=lambda *row: told.append(row[2]))
+    assert told[1] == "4 jobs on 2 processes; about 8.0 minutes, by what 3 of them took before"
 
 
 def test_two_jobs_cannot_share_a_key(tmp_path: Path) -> None:
@@ -95,9 +107,11 @@ def test_other_arguments_and_other_data_make_another_result(tmp_path: Path) -> N
     assert [run(2), run(2), run(3)] == [4, 4, 9]
     assert told == [
         "",
+        "1 job on 1 process; how long, the first of them will show",
         "same",
         "1 result is from before",
         "1 result is from before the arguments changed, and made anew",
+        "1 job on 1 process; about 0.0 minutes, by what 1 of them took before",
         "same",
     ]
     data.write_text("1,3")

@@ -51,6 +51,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "modules": Benchmark("CNNs and a GRU, client by client", "coterie.bench.ring:modules"),
     "scaling": Benchmark("time and memory up to 10,000 clients", "coterie.bench.scaling:scaling"),
     "enrolled": Benchmark("a million enrolled, a thousand asked a round", "coterie.bench.enrolled:enrolled"),
+    "deploy": Benchmark("a round on real processes beside its payload", "coterie.deploy.overhead:overhead"),
+    "deploy_many": Benchmark("64 deployed clients on this machine", "coterie.deploy.overhead:many"),
     "property": Benchmark(
         "clipped gradients, and property inference beside a round", "coterie.bench.property:property_inference"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,6 +114,10 @@ Families = Annotated[
     list[str] | None, typer.Option("--families", help="Only this kind of attack; may be repeated. Replaces the file's.")
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run all of it again, whatever results are kept.")]
+Engine = Annotated[
+    Literal["processes", "dask", "ray"], typer.Option(help="Where jobs run: on this machine, or on a cluster.")
+]
+Address = Annotated[str | None, typer.Option(help="The cluster's, as in tcp://HOST:8786.")]
 Opened = Annotated[bool, typer.Option("--open", help="Open the report in a browser.")]
 
 
@@ -132,13 +137,17 @@ def audit(
     families: Families = None,
     fresh: Fresh = False,
     opened: Opened = False,
+    engine: Engine = "processes",
+    address: Address = None,
 ) -> None:
     """Train a federation, attack it, and say whether it is safe to launch; exit code 1 if a limit is broken."""
     from coterie.commands import auditing as session
 
     changes = session.Changes(seeds, tuple(families or ()), tuple(attacks or ()))
     wanted = session.Wanted(as_json, junit, fresh, opened)
-    raise typer.Exit(session.run_audit(federation, folder, recorded=recorded, changes=changes, wanted=wanted))
+    with jobs_on(engine, address):
+        code = session.run_audit(federation, folder, recorded=recorded, changes=changes, wanted=wanted)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -151,12 +160,16 @@ def frontier(
     families: Families = None,
     fresh: Fresh = False,
     opened: Opened = False,
+    engine: Engine = "processes",
+    address: Address = None,
 ) -> None:
     """Audit, and sweep a defence's strength: leakage against utility against cost, and what to choose."""
     from coterie.commands import auditing as session
 
     changes, wanted = session.Changes(seeds, tuple(families or ())), session.Wanted(as_json, junit, fresh, opened)
-    raise typer.Exit(session.run_audit(federation, folder, with_frontier=True, changes=changes, wanted=wanted))
+    with jobs_on(engine, address):
+        code = session.run_audit(federation, folder, with_frontier=True, changes=changes, wanted=wanted)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -202,6 +215,8 @@ def reproduce(
         int | None, typer.Option(help="End long runs after so many rounds (property-inference, mingledpie).")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="Only list the paper's tables and figures.")] = False,
+    engine: Engine = "processes",
+    address: Address = None,
 ) -> None:
     """Run tables and figures of the papers: ours beside the published values."""
     from coterie.commands import reproduction
@@ -215,7 +230,8 @@ def reproduce(
     elif show_list:
         reproduction.show_paper(paper, settings, folder)
     else:
-        reproduction.reproduce(paper, table, settings, folder, html, command_line(), fresh)
+        with jobs_on(engine, address):
+            reproduction.reproduce(paper, table, settings, folder, html, command_line(), fresh)
 
 
 @app.command()
@@ -252,6 +268,12 @@ def bench(
             science_python=science_python,
         )
         benchmarking.bench(names or [], as_json, options)
+
+
+def jobs_on(engine: Literal["processes", "dask", "ray"], address: str | None) -> AbstractContextManager[None]:
+    from coterie.run import engines
+
+    return engines.engine(engine, address)
 
 
 def command_line() -> str:

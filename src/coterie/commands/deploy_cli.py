@@ -79,13 +79,15 @@ def server(
 
 @app.command()
 def client(
-    file: Annotated[Path, typer.Argument(help="The client's own file: data, keys and the owner's policy.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="The client's own file: data, keys and the owner's policy. Several: to try it.")
+    ],
     log: Annotated[Path | None, typer.Option(help="Also write events to this file.")] = None,
 ) -> None:
     """Take part with this machine's data, as its owner allows, until it is stopped."""
     from coterie.commands import deploying
 
-    deploying.client(file, log)
+    deploying.client(files, log)
 
 
 @app.command()
@@ -112,6 +114,19 @@ def demo(
     from coterie.commands import deploying
 
     deploying.demo(folder)
+
+
+@app.command()
+def scale(
+    enrolled: Annotated[int, typer.Option(help="Clients.")] = 1_000_000,
+    cohort: Annotated[int, typer.Option(help="Of them, asked in a round.")] = 1_000,
+    drop: Annotated[float, typer.Option(help="The share of those asked who do not answer.")] = 0.1,
+    every: Annotated[float, typer.Option(help="Seconds between two looks for messages of a client in no run.")] = 600.0,
+) -> None:
+    """What a large federation would need, computed from parts that are measured here."""
+    from coterie.commands import deploying
+
+    deploying.scale(enrolled, cohort, drop, every)
 
 
 @app.command()

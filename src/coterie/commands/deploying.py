@@ -81,10 +81,15 @@ def server(home: Path, host: str) -> None:
     serve(settings, [card.node for card in cards])
 
 
-def client(path: Path, log: Path | None) -> None:
-    from coterie.deploy.agent import serve
+def client(paths: list[Path], log: Path | None) -> None:
+    """One client; or several on one machine, to try things out: a process each, which share what they imported."""
+    from coterie.deploy.agent import serve, serve_all
 
-    serve(path, Journal(log))
+    if len(paths) == 1:
+        serve(paths[0], Journal(log))
+        return
+    require(log is None, "log", str(log), "is one client's; leave it out")
+    serve_all(paths)
 
 
 def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: Path | None) -> None:
@@ -135,6 +140,18 @@ def demo(folder: Path | None) -> None:
         table.add_column(heading)
     for one in found:
         table.add_row(one.name, one.utility, f"{one.bytes_a_client:,.0f}", f"{one.seconds:.2f}", one.server_sees)
+    console.print(table)
+
+
+def scale(enrolled: int, cohort: int, drop: float, every: float) -> None:
+    from coterie.deploy.scale import Asked, measure, needs
+
+    asked = Asked(enrolled, cohort, drop, every)
+    table = Table(title=f"{enrolled:,} clients, {cohort:,} asked a round, FCNN; parts measured here just now")
+    for heading in ("what", "how much", "from"):
+        table.add_column(heading)
+    for row in needs(asked, measure()):
+        table.add_row(row.what, row.value, row.why)
     console.print(table)
 
 

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
+from coterie.run.jobs import Ahead
+
 Tell = Callable[[int, int | None, str], None]
-"""(done, in all if that is known, a word on the newest)"""
+"""(done, in all if that is known, a word on the newest; ``Ahead`` is a line of its own)"""
 
 LINES = 10  # that a whole run prints where there is no terminal, about
 WIDE = 100  # columns from which on there is room for the newest
@@ -35,6 +37,9 @@ def following(what: str, console: Console) -> Iterator[Tell]:
         task = bar.add_task(what[:24], total=None, newest="")
 
         def tell(done: int, total: int | None, newest: str) -> None:
+            if isinstance(newest, Ahead):
+                bar.console.print(f"{what}: {newest}", soft_wrap=True, markup=False)
+                return
             shown = newest if console.width >= WIDE else newest.rsplit("/", maxsplit=1)[-1]
             bar.update(task, completed=done, total=total, newest=shown.replace("[", "\\["))
 
@@ -52,6 +57,9 @@ class _Lines:
     def tell(self, done: int, total: int | None, newest: str) -> None:
         if self._first is None:
             self._first = done
+        if isinstance(newest, Ahead):
+            self._console.print(f"{self._what}: {newest}", soft_wrap=True, markup=False)
+            return
         step = done * LINES // total if total else done // LINES
         if step == self._said and done != total:
             return

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie.deploy.flower import Fleet, LinkGone, NotAdmitted, Parcel
 from coterie.deploy.journal import Journal
 from coterie.deploy.participant import Participant
 from coterie.deploy.policy import ClientFile
+from coterie.flow.workers import die_with
 
 SOON, BUSY, IDLE = 0.05, 0.4, 2.0  # seconds between two looks for messages: after one, in a run, and long after it
 QUIET = 20.0  # seconds without a message after which a client looks less often
@@ -45,6 +49,22 @@ def serve(path: Path, log: Journal, stopped: Callable[[], bool] = lambda: False)
     finally:
         fleet.close()
         log("stopped", name=participant.keys.name)
+
+
+def serve_all(paths: Sequence[Path]) -> None:
+    """A process a client, forked from this one, until it is stopped."""
+    context, parent = multiprocessing.get_context("fork"), os.getpid()
+    gc.freeze()  # so that what they share stays shared
+    processes = [context.Process(target=_serve_one, args=(path, parent)) for path in paths]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+
+
+def _serve_one(path: Path, parent: int) -> None:
+    die_with(parent)
+    serve(path, Journal())
 
 
 def _answer_all(fleet: Fleet, participant: Participant, log: Journal, stopped: Callable[[], bool]) -> None:

@@ -109,20 +109,25 @@ def prepare(root: Path) -> Federation:
     digits = Digits().load()
     flat = Examples(digits.x.flatten(1), digits.y, 10, "digits")
     data: Federation = LabelSets(clients=CLIENTS, sets=2).split(flat, Rng.seeded(0))
-    ServerKeys.make(root / "server", f"127.0.0.1:{_free_port()}", _free_port())
+    settle(root, data, CLIENT)
+    _share_key(root)
+    return data
+
+
+def settle(root: Path, data: Federation, words: str) -> None:
+    """A server and one client a shard, each with its keys, the others' cards, and clients with data and a file."""
+    ServerKeys.make(root / "server", f"127.0.0.1:{free_port()}", free_port())
     (root / "cards").mkdir()
-    for number in range(CLIENTS):
+    for number in range(data.clients):
         home = root / f"client{number}"
         ClientKeys.make(home / "keys", home.name)
         for cards in (root / "cards", root / "server" / "clients"):
             shutil.copy(home / "keys" / CARD, cards / f"{home.name}.json")
         rows = torch.cat([data.train[number], data.test[number]])
         split = (torch.arange(len(rows)) >= len(data.train[number])).long()
-        held = {"x": flat.x[rows].numpy(), "y": flat.y[rows].numpy(), SPLIT: split.numpy()}
+        held = {"x": data.examples.x[rows].numpy(), "y": data.examples.y[rows].numpy(), SPLIT: split.numpy()}
         np.savez(home / "own.npz", allow_pickle=False, **held)
-        (home / "client.toml").write_text(CLIENT)
-    _share_key(root)
-    return data
+        (home / "client.toml").write_text(words)
 
 
 def _share_key(root: Path) -> None:
@@ -137,11 +142,13 @@ def _share_key(root: Path) -> None:
 
 
 @contextmanager
-def processes(root: Path) -> Iterator[None]:
-    started = [_start(root, "server", "--home", "server", "--host", "127.0.0.1")]
-    started += [_start(root, "client", f"client{number}/client.toml") for number in range(CLIENTS)]
+def processes(root: Path, clients: int = CLIENTS, together: bool = False) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """The link first, then the clients; ``together``: they are one command's."""
+    started = [start(root, "server", "--home", "server", "--host", "127.0.0.1")]
+    files = [f"client{number}/client.toml" for number in range(clients)]
+    started += [start(root, "client", *some) for some in ([files] if together else [[one] for one in files])]
     try:
-        yield
+        yield started
     finally:
         for process in started:
             process.terminate()
@@ -149,7 +156,7 @@ def processes(root: Path) -> Iterator[None]:
             process.wait()
 
 
-def _start(root: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def start(root: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from coterie.commands.cli import main; main()", "deploy", *arguments]
     paths = os.pathsep.join(str(Path(one).absolute()) for one in sys.path if one)
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
@@ -157,14 +164,19 @@ def _start(root: Path, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, cwd=root, stdout=log, stderr=log, env=environment)
 
 
-def _run(root: Path, name: str, text: str, data: Federation) -> Shown:
+def events_of(root: Path, name: str, text: str) -> list[dict[str, Any]]:
+    """Run it, and what happened."""
     (root / f"{name}.toml").write_text(text)
-    process = _start(root, "run", f"{name}.toml", "--home", "server", "--runs", "runs")
+    process = start(root, "run", f"{name}.toml", "--home", "server", "--runs", "runs")
     if process.wait() != 0:
         said = (root / "processes.log").read_text()[-2000:]
-        raise CoterieError(f"run {name} of the demo ended with {process.returncode}: {said}")
+        raise CoterieError(f"run {name} ended with {process.returncode}: {said}")
     lines = (root / "runs" / f"{name}-001" / "events.jsonl").read_text().splitlines()
-    events = [json.loads(line) for line in lines]
+    return [json.loads(line) for line in lines]
+
+
+def _run(root: Path, name: str, text: str, data: Federation) -> Shown:
+    events = events_of(root, name, text)
     exchanges = [one for one in events if one["event"] == "exchange"]
     end = next(one for one in events if one["event"] == "finished")
     utility = _accuracy(end["told"]) if name == "mingled_pie" else _cost(root, data)
@@ -197,7 +209,7 @@ def _seen(exchanges: list[dict[str, Any]]) -> str:
     return "; ".join([*parts, *([f"and {notes}"] if notes else [])])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])

@@ -55,6 +55,8 @@ class Kept:
     before: Memory = field(default_factory=dict)  # what it remembered before that
     after: Memory = field(default_factory=dict)  # and after it
     spent: tuple[Row, ...] = ()
+    round: int = 0  # of the last request
+    requests: int = 0  # that it has answered; the further exchanges of one count with it
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,7 @@ class Participant:
             offer.number,
             f"must be that of {self.keys.name!r} among {list(offer.names)}",
         )
+        self._require_shape(offer)  # before anything is built of a size that the server names
         plan = Plan.of(offer)
         plan.require_real()
         data = self._data(offer, plan)
@@ -185,6 +188,12 @@ class Participant:
         """What the clients share, from this client's folder."""
         data = read_private(self.file.keys / GROUP, "the clients' shared key")
         return CkksKey.from_bytes(cipher, data) if isinstance(cipher, Ckks) else GroupKey(data)
+
+    def _require_shape(self, offer: Offer) -> None:
+        shape = tuple(self._examples.x.shape[1:])
+        require(
+            offer.shape in ((), shape), "shape in the offer", offer.shape, f"must be that of an example here, {shape}"
+        )
 
     def _data(self, offer: Offer, plan: Plan) -> Federation | VerticalFederation:
         """This client's data as a federation of one; they must be of the federation's kind."""
@@ -217,6 +226,7 @@ class Participant:
             asked.clients.tolist(),
             f"must be [{kept.offer.number}], who this is",
         )
+        self._require_offered(kept, session.plan, asked)
         turn = Turn(asked.round, session.roots, asked.kind, attempt=token_hex(8))
         order = session.side.opened(spread(asked), turn)
         if asked.kind == RESULT:
@@ -231,6 +241,12 @@ class Participant:
         answer = session.side.answer(order, self._cohort(session, turn, order.sees, memory))
         return self._leaving(kept, session, number, key, before, asked, answer)
 
+    def _require_offered(self, kept: Kept, plan: Plan, asked: Down) -> None:
+        """Rounds go forward, and there are no more requests than such a run has, whether or not they cost anything."""
+        most = plan.most_requests
+        _permit(asked.round >= kept.round, f"round {asked.round} is asked after round {kept.round}")
+        _permit(asked.kind.part != "" or kept.requests < most, f"more than {most} requests are asked")
+
     def _leaving(
         self, kept: Kept, session: Session, number: int, key: str, before: Memory, asked: Down, answer: Answer
     ) -> object:
@@ -243,7 +259,9 @@ class Participant:
         spent = _joined((*kept.spent, *((EVERYBODY, one, times) for one, times in spends)))
         self._require_room(kept, session, spent)
         lasting = {name: value for name, value in lasting.items() if name not in (IDENTITY, KNOWN)}
+        answered = kept.requests + (not asked.kind.part)
         news = replace(kept, number=number, asked=key, before=before, after=lasting, spent=spent)
+        news = replace(news, round=asked.round, requests=answered)
         self._write_kept(news)
         self._kept = news
         self._turn_memory = {name: value for name, value in memory.items() if name.startswith(FOR_ONE_TURN)}
@@ -344,6 +362,11 @@ def spread(asked: Down) -> Down:
 
 
 # -- rows of a ledger -------------------------------------------------------------------------------------------------
+
+
+def _permit(condition: bool, why: str) -> None:
+    if not condition:
+        raise NotPermitted(f"the run is not what was offered: {why}")
 
 
 def _joined(rows: tuple[Row, ...]) -> tuple[Row, ...]:

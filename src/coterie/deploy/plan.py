@@ -26,6 +26,7 @@ from coterie.rng import Rng
 from coterie.seal.mock import MockCipher
 from coterie.wire.codec import register
 
+BEGINNING = 16  # requests that a run may have beside its rounds: votes on where to start, bounds, the result
 TRAVELS = ("name", "seed", "delta", "model", "trainer", "defence")
 
 
@@ -117,6 +118,12 @@ class Plan:
             raise misfit(config.defence, trainer, why)
         model = build_model(config.model, example_of(offer)) if protocol.trains else None
         return Plan(aware_of(protocol, defence), defence, model, config)
+
+    @property
+    def most_requests(self) -> int:
+        """That a client may be asked in such a run: one a round, as many to be placed anew, and some to begin with."""
+        said = [int(getattr(self.protocol, name, 0)) for name in ("rounds", "steps", "seedings")]
+        return 2 * max(1, sum(said)) + BEGINNING
 
     @property
     def cipher(self) -> object | None:

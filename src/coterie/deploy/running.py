@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any
@@ -31,10 +33,12 @@ from coterie.flow.protocol import Population, Server
 from coterie.flow.turn import Metrics, Roots
 from coterie.privacy.ledger import Ledger
 from coterie.run.folder import Checkpoint, RunFolder
+from coterie.wire.codec import encode
 from coterie.wire.messages import RESULT, Down
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 
+MOST_ROWS = 2**40  # that a client may say to hold
 NEVER = 2**62  # the round in which one joins who is not there
 LOG = "events.jsonl"
 HEADER = """\
@@ -183,11 +187,12 @@ class Direction:
     def _offered(self, letters: Correspondence, offer: Offer) -> dict[int, Accepted]:
         """Who takes part. One that refuses says why, and the run goes on with the others, if they are enough."""
         said = letters.ask({number: replace(offer, number=number) for number in self.nodes})
+        accepted, usual = {}, _usual_key(said)
         for number, answer in said.items():
-            if not isinstance(answer, Accepted) or answer.size < 0:
-                why = answer.why if isinstance(answer, Refused) else "its answer is none"
+            if why := _why_not(answer, usual):
                 self.log("declined", client=number, name=self.cards[number].name, why=why[:500])
-        accepted = {one: answer for one, answer in said.items() if isinstance(answer, Accepted) and answer.size >= 0}
+            elif isinstance(answer, Accepted):
+                accepted[number] = answer
         least = self.job.deployment.least
         if len(accepted) < least:
             raise TooFewAnswers(
@@ -200,11 +205,9 @@ class Direction:
         plan.require_real()
         if plan.cipher is None:
             return plan
-        names = {number: answer.key for number, answer in accepted.items()}
-        first = next(iter(names.values()))
-        others = [number for number, name in names.items() if name != first or type(name) is not type(plan.key_name)]
-        require(not others, "clients whose shared key differs", others, "must be none; hand all of them the same one")
-        return plan.with_key(KeyName(first))
+        name = next(iter(accepted.values())).key
+        require(type(name) is type(plan.key_name), "clients' shared key", type(name).__name__, "is of another cipher")
+        return plan.with_key(KeyName(name))
 
     def _server(self, plan: Plan, accepted: Mapping[int, Accepted], saved: Checkpoint | None) -> Server:
         clients = range(len(self.cards))
@@ -232,7 +235,28 @@ class Direction:
         if self.tape is not None:
             self.tape.record(down)
         said = letters.ask({client: down.to_one(place) for place, client in enumerate(ids.tolist())})
-        return {client: dict(answer.measures) for client, answer in said.items() if isinstance(answer, Told)}
+        return {client: _sane(answer.measures) for client, answer in said.items() if isinstance(answer, Told)}
+
+
+def _usual_key(said: Mapping[int, object]) -> bytes:
+    """The shared key that most of those who take part have, by name: one client with another stops nobody."""
+    names = Counter(encode(answer.key) for answer in said.values() if isinstance(answer, Accepted))
+    return max(names, key=lambda name: (names[name], name)) if names else b""
+
+
+def _why_not(answer: object, usual: bytes) -> str:
+    """Why a client takes no part; empty if it does."""
+    if isinstance(answer, Refused):
+        return answer.why
+    if not isinstance(answer, Accepted) or not 0 <= answer.size <= MOST_ROWS:
+        return "its answer is none"
+    return "" if encode(answer.key) == usual else "its shared key is not the one that most clients have"
+
+
+def _sane(measures: Mapping[object, object]) -> dict[str, float]:
+    """What a client says goes to a terminal and a log: a few names and numbers, and nothing else."""
+    fine = {name: value for name, value in measures.items() if isinstance(name, str) and name.isidentifier()}
+    return {name: value for name, value in list(fine.items())[:10] if isinstance(value, float) and isfinite(value)}
 
 
 # -- over Flower ------------------------------------------------------------------------------------------------------

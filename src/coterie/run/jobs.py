@@ -11,8 +11,9 @@ import multiprocessing as mp
 import os
 import re
 import signal
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 from coterie.errors import CoterieError, InvalidInput, require
 from coterie.files import read_json, write_atomically
 from coterie.flow.workers import die_with
+from coterie.run import engines
 from coterie.run.fingerprint import Fingerprint, digest
 
 Result = dict[str, Any]
@@ -30,7 +32,12 @@ Arguments = Mapping[str, Any]
 """What a job's function is called with: plain values too."""
 
 Progress = Callable[[int, int, str], None]
-"""(jobs done, jobs in all, the newest one's key). The first call says what was kept from before, in words."""
+"""(jobs done, jobs in all, the newest one's key). The first call says what was kept from before, in words, and the
+second, if there is anything to do, what lies ahead."""
+
+
+class Ahead(str):
+    """Words on what lies ahead, in place of a job's key."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,9 @@ def run_jobs(
 ) -> dict[str, Result]:
     """The results by key. What the folder holds of the same code, arguments and data is run again only if ``fresh``.
 
-    Jobs run in processes with one thread each. If one fails, those under way are finished and kept, and then it raises.
-    If the user stops it, those under way end at once: a result is whole or not there.
+    Jobs run in processes with one thread each; within ``joblib.parallel_config(...)`` or ``engines.engine`` they run
+    where that says, on other machines too, and results are kept here. If one fails, those under way are finished and
+    kept, and then it raises. If the user stops it, those under way end at once: a result is whole or not there.
     """
     require(len({job.key for job in jobs}) == len(jobs), "jobs", len(jobs), "two of them have the same key")
     kept = Kept({}, {}) if fresh else Kept.of(jobs, folder)
@@ -106,7 +114,13 @@ def run_jobs(
     count = min(processes or len(os.sched_getaffinity(0)), len(todo))
     if count == 0:
         return results
+    tell(len(results), len(jobs), ahead(todo, folder, count))
     failures: dict[str, BaseException] = {}
+    if engines.chosen():
+        for job, result in _elsewhere(todo, folder, failures):
+            results[job.key] = result
+            tell(len(results), len(jobs), job.key)
+        return _whole(results, failures, len(jobs))
     others = set(mp.active_children())
     pool = ProcessPoolExecutor(count, mp_context=mp.get_context("fork"), initializer=_prepare, initargs=(os.getpid(),))
     try:
@@ -118,11 +132,16 @@ def run_jobs(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+    return _whole(results, failures, len(jobs))
+
+
+def _whole(results: dict[str, Result], failures: Mapping[str, BaseException], jobs: int) -> dict[str, Result]:
+    """All of them, or the first failure."""
     if failures:
         key, error = next(iter(failures.items()))
         told = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
         raise JobFailed(
-            f"job {key} failed: {told}; {len(results)} of {len(jobs)} results are kept, "
+            f"job {key} failed: {told}; {len(results)} of {jobs} results are kept, "
             "and the same command goes on with the others"
         ) from error
     return results
@@ -150,12 +169,54 @@ def _collect(
                     other.cancel()
 
 
+def _elsewhere(todo: Sequence[Job], folder: Path, failures: dict[str, BaseException]) -> Iterator[tuple[Job, Result]]:
+    """Results as they come from wherever joblib's backend is; each is kept before it is handed on."""
+    named = {job.key: (job, job.fingerprint) for job in todo}
+    calls = [
+        (key, engines.call, (job.work, job.arguments, made_by, job.files, job.resumes))
+        for key, (job, made_by) in named.items()
+    ]
+    for key, error, result in engines.run(calls):
+        if error is not None:
+            failures[key] = error
+        else:
+            job, made_by = named[key]
+            yield job, _keep(_path(folder, key), made_by, result)
+
+
 def stored(folder: Path, job: Job) -> Result | None:
     """The result that was kept of this very job, or None."""
     return Kept.of([job], folder).results.get(job.key)
 
 
-MADE_BY, RESULT = "made by", "result"
+MADE_BY, RESULT, TOOK = "made by", "result", "seconds"
+
+
+def ahead(todo: Sequence[Job], folder: Path, processes: int) -> Ahead:
+    """How many jobs there are, and how long they will take by what the same ones, or their like, took before."""
+    known = {job.key: took for job in todo if (took := _took(folder, job.key)) is not None}
+    words = f"{len(todo)} {'job' if len(todo) == 1 else 'jobs'} on {processes} {_processes(processes)}"
+    if not known:
+        return Ahead(f"{words}; how long, the first of them will show")
+    usual = sum(known.values()) / len(known)
+    seconds = sum(known.get(job.key, usual) for job in todo) / processes
+    return Ahead(f"{words}; about {seconds / 60:.1f} minutes, by what {len(known)} of them took before")
+
+
+def _processes(count: int) -> str:
+    return "process" if count == 1 else "processes"
+
+
+def _took(folder: Path, key: str) -> float | None:
+    """What this job took when it was last run, under whatever settings."""
+    for path in (_path(folder, key), *sorted(folder.parent.glob(f"*/{key}.json"))):
+        try:
+            took = read_json(path.read_bytes())[TOOK]
+        except (OSError, InvalidInput, ValueError, KeyError, TypeError, RecursionError):
+            continue
+        if isinstance(took, float) and took >= 0:
+            return took
+    return None
 
 
 def _read(folder: Path, job: Job) -> Result | str | None:
@@ -183,9 +244,18 @@ def _run(job: Job, made_by: Fingerprint, folder: Path) -> Result:
         f"{path.stem}.{digest(asdict(made_by).values())}.partial"
     )  # of this code, for these arguments
     further = {"kept_in": part} if job.resumes else {}
-    text = json.dumps({MADE_BY: asdict(made_by), RESULT: job.work(**job.arguments, **further)})
-    write_atomically(path, text.encode())
+    started = time.monotonic()
+    made = job.work(**job.arguments, **further)
+    result = _keep(path, made_by, made, time.monotonic() - started)
     part.unlink(missing_ok=True)
+    return result
+
+
+def _keep(path: Path, made_by: Fingerprint, result: Result, seconds: float | None = None) -> Result:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    took = {} if seconds is None else {TOOK: round(seconds, 3)}
+    text = json.dumps({MADE_BY: asdict(made_by), **took, RESULT: result})
+    write_atomically(path, text.encode())
     return dict(json.loads(text)[RESULT])  # as it will be read: JSON knows neither tuples nor whole numbers as names
 
 
