@@ -33,9 +33,11 @@ from coterie.learn.models.bundled import fcnn
 from coterie.learn.sgd import Local
 from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
+from coterie.seal.roster import two_thirds
 from coterie.wire.messages import TRAIN, Contributions, Down, Published, Up
 
 COHORT, NEIGHBOURS = 60, 20  # in which secure sums are measured; with how many others each shares masks
+RARELY = 1e-3  # of rounds
 LOOKS = 200  # of a client for messages
 
 
@@ -81,7 +83,8 @@ def needs(asked: Asked, parts: Parts) -> list[Row]:
     n, answers = asked.cohort, asked.cohort * (1 - asked.drop)
     plain = n * parts.down + answers * parts.up
     looks = asked.enrolled / asked.every
-    lost = _lost(asked.drop)
+    lost = _lost(asked.drop, NEIGHBOURS)
+    enough = next((k for k in range(NEIGHBOURS, n, 10) if _unopened(asked, k) < RARELY), n)
     return [
         Row("messages a round", f"{n + answers:,.0f}", f"{n:,} requests, {1 - asked.drop:.0%} of them answered"),
         Row("bytes a round at the link", f"{plain / 1e9:.2f} GB", f"{parts.down:,} down and {parts.up:,} up a client"),
@@ -98,8 +101,9 @@ def needs(asked: Asked, parts: Parts) -> list[Row]:
         ),
         Row(
             "rounds that secure sums cannot open",
-            f"{1 - (1 - lost) ** n:.2g} of them",
-            f"a client's secret is lost if over a third of its {NEIGHBOURS} neighbours drop out: {lost:.2g}",
+            f"{_unopened(asked, NEIGHBOURS):.2g} of them",
+            f"a client's secret is lost if a third of its {NEIGHBOURS} neighbours drop out: {lost:.2g}; with {enough} "
+            f"neighbours under one round in {1 / RARELY:,.0f} is",
         ),
         Row(
             "looks for messages",
@@ -119,9 +123,14 @@ def needs(asked: Asked, parts: Parts) -> list[Row]:
     ]
 
 
-def _lost(drop: float) -> float:
+def _lost(drop: float, neighbours: int) -> float:
     """The chance that too few neighbours are left to give back a client's secret."""
-    return float(binom.sf(NEIGHBOURS // 3, NEIGHBOURS, drop))
+    return float(binom.cdf(two_thirds(neighbours) - 1, neighbours, 1 - drop))
+
+
+def _unopened(asked: Asked, neighbours: int) -> float:
+    """The chance that a round has such a client."""
+    return 1 - (1 - _lost(asked.drop, neighbours)) ** asked.cohort
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------
