@@ -27,7 +27,7 @@ def test_what_many_would_need_follows_from_the_parts() -> None:
     assert said["server's processor seconds a round"] == "2.8 s"  # 1000 * 0.001 + 900 * 0.002
     assert said["the same under secure sums"] == "0.01 GB, 4.0 s"
     assert said["looks for messages"] == "1,667 a second, 0.2 MB/s"
-    assert said["links like this one"] == "17"  # 1667 looks of a hundredth of a second
+    assert said["cores for links like this one"] == "17"  # 1667 looks of a hundredth of a second
     assert said["how often a client is asked"] == "once in 1,000 rounds"
     # more than 6 of 20 are away with a chance of 0.0024, and of a thousand clients one such is enough
     assert said["rounds that secure sums cannot open"] == "0.91 of them"

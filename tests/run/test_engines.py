@@ -55,6 +55,7 @@ def coterie(folder: Path, *words: str) -> dict[str, object]:
     return {str(path.relative_to(folder)): json.loads(path.read_text())["result"] for path in found}
 
 
+@pytest.mark.timeout(900)  # three processes that import all of it
 def test_a_cluster_computes_what_this_machine_does(address: str, tmp_path: Path) -> None:
     """And keeps results, goes on with failures, and refuses workers with something else installed."""
     here = coterie(tmp_path / "here", *TABLE)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import torch
 from scipy.stats import binom
 
@@ -52,7 +53,7 @@ class Parts:
     masked_bytes: float  # of all requests of secure sums, both ways, a client
     masked_requests: int
     masked_seconds: float  # of the server, a client
-    look: float  # seconds until the link has answered
+    look: float  # processor seconds of the link
     look_bytes: float
 
 
@@ -111,7 +112,7 @@ def needs(asked: Asked, parts: Parts) -> list[Row]:
             f"{asked.enrolled:,} clients, each every {asked.every:g} s, {parts.look_bytes:,.0f} bytes each",
         ),
         Row(
-            "links like this one",
+            "cores for links like this one",
             f"{max(1, looks * parts.look):,.0f}",
             f"one answers {1 / parts.look:,.0f} looks a second; a client in a run looks more often, {n:,} of them",
         ),
@@ -214,7 +215,7 @@ def _masked() -> tuple[float, int, float]:
 
 
 def _looks() -> tuple[float, float]:
-    """Seconds and bytes of a client's look for messages, over TLS, at a link that has nothing for it."""
+    """The link's seconds and the bytes of a client's look for messages, over TLS, where there is nothing for it."""
     from coterie.deploy.flower import Fleet, LinkGone
 
     rng = Rng.seeded(0)
@@ -223,19 +224,20 @@ def _looks() -> tuple[float, float]:
         root = Path(place)
         settle(root, random_federation(1, EACH, x, rng), CLIENT)
         card, keys = ServerCard.read(root / "server" / CARD), ClientKeys.read(root / "client0" / "keys")
-        with counted(card.address) as way, processes(root, 0):
+        with counted(card.address) as way, processes(root, 0) as (link,):
             fleet = Fleet(way.address, card.authority, keys.node)
             try:
                 while True:
                     try:
                         fleet.connect()
                         break
-                    except LinkGone:
+                    except LinkGone:  # not there yet
                         time.sleep(0.2)
                 fleet.pull()
-                before, started = way.passed, time.monotonic()
+                before, used = way.passed, sum(psutil.Process(link.pid).cpu_times()[:2])
                 for _ in range(LOOKS):
                     fleet.pull()
-                return (time.monotonic() - started) / LOOKS, (way.passed - before) / LOOKS
+                seconds = sum(psutil.Process(link.pid).cpu_times()[:2]) - used
+                return seconds / LOOKS, (way.passed - before) / LOOKS
             finally:
                 fleet.close()
