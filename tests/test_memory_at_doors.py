@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -171,7 +172,7 @@ ZEROS = np.zeros((10**5, 1000), np.uint8)
 ROWS = b"".join(b"%d,%d,%d\n" % (i % 1000, i % 7, i % 2) for i in range(1_000_000))
 TEXTS = b"".join(b"%s,%d\n" % (word(i), i % 2) for i in range(1_000_000))
 NAMES = b",".join(b"c%d" % i for i in range(10_000))
-UNFOLDED = {"ids": np.arange(3), "leaf/w": np.zeros((3, 1, 10**7), np.float32)}
+UNFOLDED: dict[str, Any] = {"ids": np.arange(3), "leaf/w": np.zeros((3, 1, 10**7), np.float32)}
 LONG = b"x" * (20 * MB)
 
 

@@ -253,7 +253,7 @@ def _why_not(answer: object, usual: bytes) -> str:
     return "" if encode(answer.key) == usual else "its shared key is not the one that most clients have"
 
 
-def _sane(measures: Mapping[object, object]) -> dict[str, float]:
+def _sane(measures: Mapping[str, object]) -> dict[str, float]:
     """What a client says goes to a terminal and a log: a few names and numbers, and nothing else."""
     fine = {name: value for name, value in measures.items() if isinstance(name, str) and name.isidentifier()}
     return {name: value for name, value in list(fine.items())[:10] if isinstance(value, float) and isfinite(value)}

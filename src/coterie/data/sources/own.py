@@ -118,7 +118,7 @@ class Table(OwnFile):
     def yes_or_no(column: Column) -> NDArray[np.bool_]:
         codes, values = sorted_values(column)
         require(len(values) == 2, f"values of label column {column.name!r}", len(values), "must be two: no and yes")
-        return codes.numpy() == 1
+        return np.asarray(codes.numpy() == 1)
 
     def measured(self, column: Column) -> NDArray[np.float32]:
         values = self.numbers(column, "to predict")
