@@ -26,6 +26,7 @@ from coterie.attacks.profiling import IdentityProfiling
 from coterie.attacks.profiling_by_model import SensitivityProfiling
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.property_active import ActiveProperty
+from coterie.attacks.property_shares import PropertyShares
 from coterie.attacks.reconstruction import (
     OTHERS,
     REST,
@@ -152,6 +153,14 @@ def raids() -> Mapping[str, Raid]:
             rows,
             SMALL,
             auxiliary=each,
+            poorer=(ONE_CLIENT,),
+        ),
+        "property shares": Raid(
+            PropertyShares(Imitation(MODEL, LOCAL), ("mark",), rows=20, imagined=8),
+            averaging,
+            marked,
+            MODEL,
+            auxiliary=Auxiliary(marked.examples),
             poorer=(ONE_CLIENT,),
         ),
         "record reconstruction": Raid(

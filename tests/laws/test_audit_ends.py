@@ -69,6 +69,7 @@ AUDIT: dict[str, Any] = {
     "property": {"tag": "hat"},
     "compare": [{"kind": kind, **options} for kind, options in DEFENCES.items()],
     "property_inference": {"warmup": 1, "scored": 4},
+    "property_of_clients": {"looks": 1, "imagined": 8},
     "model_acquisition": {"join": 2},
     "preference_profiling": {"retrain": 1},
     "kmeans_membership": {"trials": 20},

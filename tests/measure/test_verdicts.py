@@ -19,7 +19,7 @@ from coterie.audit.evidence import Evidence
 from coterie.measure.claims import Promise, judge_guarantee
 from coterie.measure.findings import AuditResult, Finding, over_seeds, strongest, telling
 from coterie.measure.headline import as_launched, together
-from coterie.measure.intervals import Interval, Sample, proportion
+from coterie.measure.intervals import Interval, Sample, difference, proportion
 from coterie.measure.judge import judge_scores
 from coterie.measure.plain import from_plain, to_plain
 from coterie.measure.verdicts import POWER, SIZE, Decision, Verdict, decide
@@ -216,10 +216,31 @@ def test_twenty_attacks_on_nothing_are_a_headline_in_at_most_five_of_a_hundred_a
 
 def test_a_leak_that_its_control_finds_as_well_is_none() -> None:
     attack = named("members", Sample.share(70, 100))
-    assert replace(attack, floor=0.55).verdict is Verdict.LEAKS
-    fooled = replace(attack, floor=0.7)
+    assert replace(attack, control_runs=[Sample.share(50, 100)]).verdict is Verdict.LEAKS
+    fooled = replace(attack, control_runs=[Sample.share(60, 100)])
     assert fooled.verdict is Verdict.UNDECIDED
-    assert "its control finds as much" in fooled.sentence
+    assert fooled.beyond is not None
+    assert fooled.beyond.low < 0 < fooled.beyond.estimate == pytest.approx(0.1)
+    assert "not known to find more than its control does" in fooled.sentence
+
+
+def test_a_control_is_compared_seed_by_seed() -> None:
+    """Both rise and fall together from seed to seed: the difference is steady, and the scores are not."""
+    ours, theirs = [Sample.share(90, 100), Sample.share(70, 100)], [Sample.share(70, 100), Sample.share(50, 100)]
+    assert difference(ours, theirs).low > 0.1
+    crossed = difference(ours, theirs[::-1])
+    assert crossed.estimate == pytest.approx(0.2)
+    assert crossed.low < 0
+    assert math.isnan(difference([Sample.unknown()], [Sample.share(1, 2)]).estimate)
+
+
+def test_the_same_clients_in_every_seed_count_once() -> None:
+    runs = [Finding.of("a", "share", Sample.share(14, 20), 0.5, "clients", "") for _ in range(3)]
+    anew, same = over_seeds(runs), over_seeds(runs, repeated=True)
+    assert anew.verdict is Verdict.LEAKS
+    assert same.interval.ends == runs[0].interval.ends
+    assert same.verdict is Verdict.UNDECIDED
+    assert "more clients would decide, and more seeds of the same would not" in same.sentence
 
 
 def test_the_power_of_a_finding_is_what_it_would_have_seen() -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from coterie.errors import InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
 from coterie.run.fitting import require_fit
 
+SAME = 0.5  # of their rows: clients that keep so many are the same clients
 FORMAT = 3  # of what a job keeps: results in another are not taken
 
 
@@ -45,6 +47,14 @@ class PropertySettings(BaseModel):
     # The active one, too, where it is asked for: scaled up it finds more, and each takes a training of its own.
     attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(default=("passive", "scaled"), min_length=1)
     controls: tuple[Literal["placebo", "absent"], ...] = ("placebo",)  # beside each attack, and as long as it takes
+
+
+class ClientsPropertySettings(BaseModel):
+    """Of the property that clients hold: ``[audit.property_of_clients]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    looks: int = Field(default=6, ge=1)  # rounds that are looked at, spread evenly
+    imagined: int = Field(default=96, ge=8)  # clients that the adversary trains, for each model that was published
 
 
 class AcquisitionSettings(BaseModel):
@@ -118,6 +128,7 @@ class AuditOptions(BaseModel):
     property: Property | None = None
     compare: tuple[Choice, ...] = ()  # further defences; each family has its own few if empty
     property_inference: PropertySettings = PropertySettings()
+    property_of_clients: ClientsPropertySettings = ClientsPropertySettings()
     model_acquisition: AcquisitionSettings = AcquisitionSettings()
     preference_profiling: ProfilingSettings = ProfilingSettings()
     kmeans_membership: MembershipSettings = MembershipSettings()
@@ -173,6 +184,19 @@ class Subject(Config):
     def why_not(self, choice: Choice, protocol: AnyProtocol) -> str:
         """Why this defence has no place on this protocol; empty if it has. Options that are wrong raise."""
         return self.built_defence(choice, protocol).fits(protocol)
+
+    @property
+    def repeated_units(self) -> frozenset[str]:
+        """What is the same in every seed: clients, where most of their rows are; records, where all are."""
+        if self.seeds == 1:
+            return frozenset()
+        one, other = (self.federation(self.seed + number) for number in range(2))
+        by_rows = isinstance(one, Federation) and isinstance(other, Federation)  # else by columns
+        if not by_rows or one.clients != other.clients or not torch.equal(one.examples.x, other.examples.x):
+            return frozenset()
+        kept = [int(torch.isin(one.train[client], other.train[client]).sum()) for client in range(one.clients)]
+        same = sum(kept) / max(len(one.train.rows), 1)
+        return frozenset(["clients"] if same > SAME else []) | frozenset(["records"] if same == 1 else [])
 
     def attacked_by(self, attacks: Sequence[str]) -> Self:
         """The same with these families of one's own."""

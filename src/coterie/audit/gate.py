@@ -26,7 +26,7 @@ STRESS = "stress."
 
 
 def known_limits(families: Sequence[Family]) -> list[str]:
-    leakage = [leakage_limit(family) for family in families]
+    leakage = list(dict.fromkeys(leakage_limit(family) for family in families))
     return [*leakage, *(f"{STRESS}{name}" for name in leakage), EPSILON, *SERVED]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,8 +15,7 @@ from coterie.config.schema import Choice
 from coterie.measure.baselines import gain, level
 from coterie.measure.claims import worst_promise
 from coterie.measure.findings import Defended, Finding, over_seeds
-from coterie.measure.intervals import pooled
-from coterie.measure.verdicts import Verdict
+from coterie.measure.intervals import Interval, Sample, pooled
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,7 @@ class Tried:
     choice: Choice
     evidence: Sequence[Evidence]  # one a seed
     stress: bool = False  # of something else than the configured federation
+    repeated: frozenset[str] = frozenset()  # units that are the same in every seed, such as "clients"
 
     @property
     def defence(self) -> str:
@@ -40,28 +39,41 @@ class Tried:
         """One an attack, over all seeds."""
         attacks = zip(*(one.findings for one in self.evidence), strict=True)
         named = {"family": self.family.name, "defence": self.defence, "stress": self.stress}
-        found = [replace(over_seeds(same), **named) for same in attacks]  # type: ignore[arg-type]
-        return [replace(one, floor=_floor(one, found)) for one in found]
+        found = [replace(over_seeds(same, same[0].unit in self.repeated), **named) for same in attacks]  # type: ignore[arg-type]
+        return [replace(one, control_runs=_control_runs(one, found)) for one in found]
 
     @cached_property
     def defended(self) -> Defended:
-        return defended(self.family.name, self.defence, self.evidence)
+        return defended(self.family.name, self.defence, self.evidence, repeated="clients" in self.repeated)
 
 
-def _floor(attack: Finding, found: Sequence[Finding]) -> float:
-    """What the same adversary's controls may score, where they find what is not there: no attack proves less."""
+def _control_runs(attack: Finding, found: Sequence[Finding]) -> Sequence[Sample]:
+    """Those of its control: by the same adversary and of the same name if there is one, else of the strongest."""
     if attack.control:
-        return math.nan
-    controls = [one for one in found if one.control and one.measure == attack.measure]
+        return ()
+    controls = [one for one in found if one.control and one.measure == attack.measure and one.interval.is_known]
     beside = [one for one in controls if one.adversary == attack.adversary] or controls
-    return max((one.interval.high for one in beside if one.verdict is Verdict.LEAKS), default=math.nan)
+    named = [one for one in beside if one.attack.startswith(attack.attack)] or beside
+    strongest = max(named, key=lambda one: one.score, default=None)
+    return () if strongest is None else strongest.runs
 
 
-def defended(family: str, defence: str, evidence: Sequence[Evidence], undefended: Sequence[Evidence] = ()) -> Defended:
+def defended(
+    family: str,
+    defence: str,
+    evidence: Sequence[Evidence],
+    undefended: Sequence[Evidence] = (),
+    repeated: bool = False,
+) -> Defended:
     """What was served, promised and spent, over all seeds: of a promise and of what was spent, the worst.
 
-    ``undefended`` has what clients would have without the federation, seed by seed.
+    ``undefended`` has what clients would have without the federation, seed by seed; ``repeated``: clients are the same
+    in every seed, and count once.
     """
+
+    def over(samples: Sequence[Sample]) -> Interval:
+        return pooled([one.shared(len(samples)) for one in samples] if repeated else samples)
+
     measure = evidence[0].utility_measure
     pairs = list(zip(evidence, undefended, strict=True)) if undefended else []
     names = list(undefended[0].without) if undefended else []
@@ -69,15 +81,13 @@ def defended(family: str, defence: str, evidence: Sequence[Evidence], undefended
         family=family,
         defence=defence,
         utility_measure=measure,
-        utility=pooled([one.utility for one in evidence]),
+        utility=over([one.utility for one in evidence]),
         seconds=float(np.mean([one.seconds for one in evidence])),
         upload_bytes=float(np.mean([one.upload_bytes for one in evidence])),
         memory_bytes=float(max(one.memory_bytes for one in evidence)),
         promise=worst_promise([one.promise for one in evidence if one.promise is not None]),
         spent=max((one.spent for one in evidence if one.spent is not None), default=None),
-        baselines={name: pooled([level(measure, bare.without[name]) for bare in undefended]) for name in names},
-        gains={
-            name: pooled([gain(measure, one.by_client, bare.without[name]) for one, bare in pairs]) for name in names
-        },
+        baselines={name: over([level(measure, bare.without[name]) for bare in undefended]) for name in names},
+        gains={name: over([gain(measure, one.by_client, bare.without[name]) for one, bare in pairs]) for name in names},
         clusters=evidence[0].clusters,
     )

@@ -121,17 +121,18 @@ def run(
             warned[str(one)] = told[0] + (f" (and {len(told) - 1} more of the kind)" if len(told) > 1 else "")
         return [evidence_from(row) for row in rows]
 
+    repeated = frozenset[str]() if subject.recorded else subject.repeated_units
     undefended = shown(AS_CONFIGURED, NONE) if NONE in plan.references else []
     for choice in plan.references:
         if found := undefended if choice == NONE else shown(AS_CONFIGURED, choice):
-            served[choice] = defended(AS_CONFIGURED, label(choice), found, undefended)
+            served[choice] = defended(AS_CONFIGURED, label(choice), found, undefended, "clients" in repeated)
     for family, choice in plan.tries:
         if family.name in [one.family for one in left_out if not one.defence]:
             continue  # nothing to compare a defence with
         reads = not subject.recorded and bool(family.threats(subject))
         if found := shown(family.name, choice, reads):
             stress = "" if subject.recorded else family.differs(subject)
-            tried.append(Tried(family, choice, found, bool(stress)))
+            tried.append(Tried(family, choice, found, bool(stress), repeated))
     if plan.tries and not tried:
         raise InvalidInput(f"no attack could be run: {'; '.join(f'{one}: {one.reason}' for one in left_out)}")
     return Shown(tried, served, left_out, warned, said[0])

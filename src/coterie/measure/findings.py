@@ -17,7 +17,7 @@ import numpy as np
 
 from coterie.errors import require
 from coterie.measure.claims import Promise
-from coterie.measure.intervals import Interval, Sample, pooled
+from coterie.measure.intervals import Interval, Sample, difference, pooled
 from coterie.measure.operating import OperatingPoint
 from coterie.measure.plain import to_plain
 from coterie.measure.roc import Curve
@@ -34,7 +34,7 @@ class Finding:
     knows them.
     """
 
-    DERIVED: ClassVar[tuple[str, ...]] = ("decision", "detectable", "sentence")
+    DERIVED: ClassVar[tuple[str, ...]] = ("decision", "detectable", "beyond", "sentence")
 
     attack: str
     measure: str  # "AUC", "accuracy", "cosine"
@@ -52,7 +52,8 @@ class Finding:
     by_round: Sequence[tuple[int, float]] = ()  # what it scored by this round
     operating: OperatingPoint | None = None
     stress: bool = False  # of another federation than the configured one
-    floor: float = math.nan  # what its control may score, where the control finds something; NaN: it does not
+    control_runs: Sequence[Sample] = ()  # its control's, seed by seed; empty: it has none
+    repeated: bool = False  # every seed has the same units
 
     @staticmethod
     def of(attack: str, measure: str, run: Sample, chance: float, unit: str, knew: str) -> Finding:
@@ -74,7 +75,7 @@ class Finding:
 
     @property
     def seeds(self) -> int:
-        return len(self.runs)
+        return sum(not math.isnan(run.mean) for run in self.runs)
 
     @property
     def leakage(self) -> float:
@@ -86,7 +87,16 @@ class Finding:
 
     @property
     def decision(self) -> Decision:
-        return decide(self.interval, self.chance, self.perfect, self.units, self.seeds, self.floor)
+        return decide(
+            self.interval, self.chance, self.perfect, self.units, self.seeds, self.beyond, repeated=self.repeated
+        )
+
+    @property
+    def beyond(self) -> Interval | None:
+        """How far it lies above its control, seed by seed; None where it has none."""
+        if not self.control_runs:
+            return None
+        return difference(self.runs, self.control_runs, self.interval.confidence)
 
     @property
     def detectable(self) -> float:
@@ -122,11 +132,15 @@ class Finding:
         return self.sentence + (f" {_capital(str(self.operating))}." if self.operating else "")
 
 
-def over_seeds(findings: Sequence[Finding]) -> Finding:
-    """One finding for several runs of the same attack: units pooled with seeds as clusters (``measure.intervals``)."""
+def over_seeds(findings: Sequence[Finding], repeated: bool = False) -> Finding:
+    """One finding for several runs of the same attack: units pooled with seeds as clusters (``measure.intervals``).
+
+    ``repeated``: all of them asked about the same units, which count once.
+    """
     require(len(findings) > 0, "findings", 0, "must be at least one")
     first = findings[0]
-    runs = tuple(run for one in findings for run in one.runs if not math.isnan(run.mean))
+    runs = tuple(run for one in findings for run in one.runs or (Sample.unknown(),))
+    runs = tuple(run.shared(len(runs)) for run in runs) if repeated else runs
     weights = [max(one.units, 1) for one in findings]
     curves = [(one.roc, weight) for one, weight in zip(findings, weights, strict=True) if one.roc is not None]
     roc = Curve.average([curve for curve, _ in curves], [weight for _, weight in curves]) if curves else None
@@ -136,7 +150,8 @@ def over_seeds(findings: Sequence[Finding]) -> Finding:
         first,
         interval=pooled(runs),
         chance=float(np.average([one.chance for one in findings], weights=weights)),
-        runs=runs or first.runs,
+        runs=runs,
+        repeated=repeated and len(runs) > 1,
         roc=roc.thinned() if roc else None,
         by_round=tuple((round, float(np.mean([one[round] for one in known]))) for round in rounds),
         operating=OperatingPoint.mean([one.operating for one in findings if one.operating is not None]),
@@ -342,15 +357,16 @@ class AuditResult:
 
     @property
     def verdicts(self) -> Mapping[str, Mapping[str, str]]:
-        """By family and defence, what its most telling finding says."""
-        found: dict[str, dict[str, list[Finding]]] = {}
-        for one in self.findings:
-            if not one.control:
-                found.setdefault(one.family, {}).setdefault(one.defence, []).append(one)
-        return {
-            family: {defence: telling(here).verdict.value for defence, here in by_defence.items()}
-            for family, by_defence in found.items()
-        }
+        """By family and defence, what its most telling finding says, as one of so many attacks (``headline``)."""
+        found: dict[str, dict[str, str]] = {}
+        from coterie.measure.headline import together
+
+        real = [one for one in self.findings if not one.control]
+        for defence, stress in dict.fromkeys((one.defence, one.stress) for one in real):
+            here = [one for one in real if (one.defence, one.stress) == (defence, stress)]
+            for family, one in together(here).items():
+                found.setdefault(family, {})[defence] = one.verdict.value
+        return found
 
     @property
     def headline(self) -> str:

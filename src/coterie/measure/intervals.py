@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -136,6 +136,23 @@ class Sample:
         spread = float(found.std(ddof=1)) if len(found) > 1 else math.nan
         return Sample(float(found.mean()), len(found), False, float(len(found)), spread, least, most)
 
+    @staticmethod
+    def unknown() -> Sample:
+        """Of a run in which there was nothing to score."""
+        return Sample(math.nan, 0, True, 0.0, math.nan, 0.0, 1.0)
+
+    def shared(self, count: int) -> Sample:
+        """One of so many runs of the very same units: all of them together are worth no more than one."""
+        return replace(self, worth=self.worth / count, spread=self.spread * math.sqrt(count))
+
+    @property
+    def variance(self) -> float:
+        """Of the mean; a share's by Agresti and Caffo (2000), for whom 8 of 8 is 9 of 10."""
+        if not self.is_share:
+            return self.spread**2 / self.units
+        middle = (self.mean * self.worth + 1) / (self.worth + 2)
+        return middle * (1 - middle) / (self.worth + 2)
+
 
 def _trials(area: float, yes: int, no: int) -> float:
     """The independent trials with the variance of such an area; its limits at 0 and 1 are taken a hair from them."""
@@ -187,6 +204,30 @@ def _pooled_means(samples: Sequence[Sample], mean: float, confidence: float) -> 
         return Interval.unknown(mean)
     least, most = samples[0].least, samples[0].most  # which Student does not know of
     return Interval(mean, min(mean, max(low, least)), max(mean, min(high, most)), confidence)
+
+
+def difference(ours: Sequence[Sample], theirs: Sequence[Sample], confidence: float = CONFIDENCE) -> Interval:
+    """How far our mean lies above theirs, paired seed by seed; seeds in which either is unknown (NaN) are left out.
+
+    By the same rule: units decide, and what the differences of seeds differ beyond that is charged.
+    """
+    both = [
+        (one, other)
+        for one, other in zip(ours, theirs, strict=True)
+        if not math.isnan(one.mean) and not math.isnan(other.mean)
+    ]
+    if not both:
+        return Interval.unknown(math.nan)
+    gaps, count = [one.mean - other.mean for one, other in both], len(both)
+    mean = float(np.mean(gaps))
+    within = sum(one.variance + other.variance for one, other in both) / count**2
+    if math.isnan(within):
+        return student(gaps, confidence)
+    reach = within * float(norm.ppf((1 + confidence) / 2)) ** 2
+    if count > 1:
+        excess = max(0.0, float(np.var(gaps, ddof=1)) / count - within)
+        reach += excess * float(t.ppf((1 + confidence) / 2, count)) ** 2
+    return Interval(mean, mean - math.sqrt(reach), mean + math.sqrt(reach), confidence)
 
 
 def _dearer(seeds: int, confidence: float) -> float:

@@ -37,7 +37,8 @@ class Decision:
     size: float = math.nan  # bounded: the leak is below this share of a complete one
     more_units: float = math.nan  # undecided: about so many would decide; infinity: out of reach
     more_seeds: float = math.nan
-    fooled: bool = False  # undecided: it is above chance, and so is its control
+    fooled: bool = False  # undecided: it is above chance, and not known to be above its control
+    repeated: bool = False  # undecided: all seeds have the same units, so that more seeds tell nothing new
     turned: bool = False  # undecided: it answers yes or no, and is wrong more often than a guess
 
     def in_words(self, unit: str) -> str:
@@ -51,31 +52,40 @@ class Decision:
     def remedy(self, unit: str) -> str:
         """What would decide, of what is undecided."""
         if self.fooled:
-            return "its control finds as much where there is nothing to find"
+            return "it is not known to find more than its control does, where there is nothing to find"
         if self.turned:
             return "it errs more often than a guess does, and turned round it may tell"
         if math.isnan(self.more_units):
             return "one run does not say how sure its score is, and more seeds would"
         if math.isinf(self.more_units):
             return f"no number of {unit} within reach would decide"
+        if self.repeated:
+            return f"about {self.more_units:,.0f} more {unit} would decide, and more seeds of the same would not"
         seeds = f"{self.more_seeds:.0f} more seed" + ("" if self.more_seeds == 1 else "s")
         return f"about {seeds} ({self.more_units:,.0f} {unit}) would decide"
 
 
 def decide(
-    interval: Interval, chance: float, perfect: float, units: int, seeds: int, floor: float = math.nan
+    interval: Interval,
+    chance: float,
+    perfect: float,
+    units: int,
+    seeds: int,
+    beyond: Interval | None = None,
+    repeated: bool = False,
 ) -> Decision:
     """*Leaks* if the interval lies above chance, *bounded* if it lies under the stated size, else *undecided*.
 
     Who answers yes or no can be turned round, so that such a score is bounded from below, too.
-    ``floor``: what the control may score, where it finds something; a leak must lie above that, too.
+    ``beyond``: how far it lies above its control, where there is one; a leak is known to lie above that, too.
+    ``repeated``: every seed has the same units.
     """
     if math.isnan(interval.estimate):
         return Decision(Verdict.NOT_SCORED)
     if not interval.is_known:
         return Decision(Verdict.UNDECIDED)
     if interval.low > chance:
-        fooled = interval.low <= floor  # never of NaN
+        fooled = beyond is not None and not beyond.low > 0
         return Decision(Verdict.UNDECIDED, fooled=True) if fooled else Decision(Verdict.LEAKS)
     bound = chance + SIZE * (perfect - chance)
     if interval.high <= bound:
@@ -88,8 +98,9 @@ def decide(
     further = further_share(interval, chance, bound)
     if further > FAR:
         return Decision(Verdict.UNDECIDED, more_units=math.inf, more_seeds=math.inf)
+    more = math.ceil(further * units / (max(seeds, 1) if repeated else 1))
     return Decision(
-        Verdict.UNDECIDED, more_units=math.ceil(further * units), more_seeds=math.ceil(further * max(seeds, 1))
+        Verdict.UNDECIDED, more_units=more, more_seeds=math.ceil(further * max(seeds, 1)), repeated=repeated
     )
 
 

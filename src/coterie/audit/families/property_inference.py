@@ -151,18 +151,21 @@ class PropertyInference(Family):
     def attack(
         self, every: int, model: Model, trainer: Trainer[object], guard: Defence, clients: int
     ) -> PassiveProperty:
-        """The adversary knows which defence is in use, as everybody who takes part does."""
-        client = guard.client
-        model = model.with_dropout(client.dropout) if client.dropout else model
-        proximal = trainer.mu if isinstance(trainer, FedProx) else 0.0
-        imitation = Imitation(model, replace(trainer.local, poisson=False), imitated(client), proximal)
         return PassiveProperty(
-            imitation,
+            imitation_of(model, trainer, guard),
             property_threat(PropertySplit.attacker),
             imagine_every=every,
             rules=rules_of(trainer, clients, guard),
             most_features=1024,
         )
+
+
+def imitation_of(model: Model, trainer: Trainer[object], guard: Defence) -> Imitation:
+    """How clients train, to an adversary that knows which defence is in use, as everybody who takes part does."""
+    client = guard.client
+    model = model.with_dropout(client.dropout) if client.dropout else model
+    proximal = trainer.mu if isinstance(trainer, FedProx) else 0.0
+    return Imitation(model, replace(trainer.local, poisson=False), imitated(client), proximal)
 
 
 def has_victim(subject: Subject) -> bool:
