@@ -34,6 +34,28 @@ def test_rules_for_stopping_are_other_settings() -> None:
     assert said != parse(SUBJECT | {"evaluate_every": 3}, "subject").fingerprint
 
 
+def test_one_client_and_one_class_are_no_federation(tmp_path: Path) -> None:
+    alone = parse(SUBJECT | {"partition": {"kind": "iid", "clients": 1}}, "subject")
+    with pytest.raises(InvalidInput, match="clients with data=1 must be 2 at least"):
+        alone.rehearse()
+    (tmp_path / "rows.csv").write_text("a,b\n" + "\n".join(f"{row},yes" for row in range(20)))
+    data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label": "b"}
+    constant = parse(SUBJECT | {"data": data, "model": {"kind": "fcnn", "hidden": 2}}, "subject")
+    with pytest.raises(InvalidInput, match="classes that any row has=1 must be 2 at least: there is nothing to learn"):
+        constant.rehearse()
+
+
+def test_clients_by_a_column_are_the_same_in_every_seed(tmp_path: Path) -> None:
+    """Dealt rows are other clients with every seed; sites are not, and three seeds are no three times as many."""
+    rows = [f"{row / 60},{row % 3},{row % 2}" for row in range(60)]
+    (tmp_path / "rows.csv").write_text("a,site,b\n" + "\n".join(rows))
+    data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label": "b", "tags": ["site"]}
+    sites = {"data": data, "partition": {"kind": "by_tag", "tag": "site"}, "model": {"kind": "fcnn", "hidden": 2}}
+    assert parse(SUBJECT | sites, "subject").repeated_units == {"clients"}
+    assert parse(SUBJECT | {"data": data}, "subject").repeated_units == frozenset()
+    assert parse(SUBJECT, "subject").repeated_units == frozenset()
+
+
 def test_numbers_are_not_audited(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("a,b\n" + "\n".join(f"{row},{row * 0.5}" for row in range(20)))
     data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label": "b", "predicts": "numbers"}

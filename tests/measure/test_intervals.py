@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta, norm, ttest_1samp
 
 from coterie.errors import InvalidInput
-from coterie.measure.intervals import Interval, Sample, pooled, proportion, student
+from coterie.measure.intervals import Interval, Sample, difference, pooled, proportion, student
 
 
 def shares(*counts: tuple[int, int]) -> Interval:
@@ -163,6 +163,16 @@ def test_means_of_several_seeds_are_pooled_as_shares_are() -> None:
     apart = [Sample.average(draws.normal(mean, 0.01, 50), -1.0, 1.0) for mean in (0.4, 0.5, 0.6)]
     reach = 3.182 * 0.1 / math.sqrt(3)  # of the seeds, with as many degrees of freedom as there are
     assert (pooled(apart).high - pooled(apart).low) / 2 == pytest.approx(reach, rel=0.05)
+
+
+def test_units_that_are_all_alike_are_no_certainty() -> None:
+    """Two of two at the edge are as sure as a share that two of two have; a cost without a known end has no such."""
+    perfect = pooled([Sample.average([1.0, 1.0], -1.0, 1.0)])
+    share = pooled([Sample.share(2, 2)])
+    assert perfect.ends == pytest.approx((2 * share.low - 1, 1.0))
+    assert pooled([Sample.average([1.0, 1.0], -1.0, 1.0)] * 3).low > perfect.low
+    assert difference([Sample.average([1.0, 1.0], 0.0, 1.0)], [Sample.average([0.0, 0.0], 0.0, 1.0)]).low < 0.5
+    assert pooled([Sample.average([2.0, 2.0], 0.0, math.inf)]).ends == (2.0, 2.0)
 
 
 def test_a_unit_a_seed_leaves_student_over_seeds() -> None:

@@ -218,6 +218,8 @@ class Subject(Config):
         """Build all that the user wrote before anything long begins: a mistake is said at once."""
         federation = self.federation()
         self._require_classes(federation.examples)
+        holding = int((federation.sizes > 0).sum())
+        require(holding >= 2, "clients with data", holding, "must be 2 at least: what one client trains, nobody shares")
         case = self.case(self.trainers[0], federation)
         clients = federation.clients
         for choice in self.audit.compare:
@@ -225,6 +227,8 @@ class Subject(Config):
         if self.audit.property is not None:
             self._rehearse_property(self.audit.property, federation.examples)
         if case.model is not None:
+            present = len(federation.examples.y.unique())
+            require(present >= 2, "classes that any row has", present, "must be 2 at least: there is nothing to learn")
             require_fit(case.model, federation.examples, self.model.kind, self.seed)
 
     def _require_classes(self, examples: Examples) -> None:

@@ -147,11 +147,17 @@ class Sample:
 
     @property
     def variance(self) -> float:
-        """Of the mean; a share's by Agresti and Caffo (2000), for whom 8 of 8 is 9 of 10."""
-        if not self.is_share:
+        """Of the mean; a share's by Agresti and Caffo (2000), for whom 8 of 8 is 9 of 10, and so of units all alike."""
+        if not self.is_share and not self.alike:
             return self.spread**2 / self.units
-        middle = (self.mean * self.worth + 1) / (self.worth + 2)
-        return middle * (1 - middle) / (self.worth + 2)
+        room = self.most - self.least
+        middle = ((self.mean - self.least) / room * self.worth + 1) / (self.worth + 2)
+        return room**2 * middle * (1 - middle) / (self.worth + 2)
+
+    @property
+    def alike(self) -> bool:
+        """Whether all units of a mean have the very same value, of those between two known ends."""
+        return self.spread == 0 and math.isfinite(self.most - self.least)
 
 
 def _trials(area: float, yes: int, no: int) -> float:
@@ -189,6 +195,8 @@ def _pooled_shares(samples: Sequence[Sample], mean: float, confidence: float) ->
 
 
 def _pooled_means(samples: Sequence[Sample], mean: float, confidence: float) -> Interval:
+    if all(sample.alike and sample.mean == samples[0].mean for sample in samples):
+        return _all_alike(samples, mean, confidence)
     count, units = len(samples), sum(sample.units for sample in samples)
     within = sum(sample.units * sample.spread**2 for sample in samples) / units**2  # NaN: a unit a seed
     freedom = units - count
@@ -204,6 +212,13 @@ def _pooled_means(samples: Sequence[Sample], mean: float, confidence: float) -> 
         return Interval.unknown(mean)
     least, most = samples[0].least, samples[0].most  # which Student does not know of
     return Interval(mean, min(mean, max(low, least)), max(mean, min(high, most)), confidence)
+
+
+def _all_alike(samples: Sequence[Sample], mean: float, confidence: float) -> Interval:
+    """Of units that all have one value, as sure as of a share that all units have: two of two is no certainty."""
+    least, room = samples[0].least, samples[0].most - samples[0].least
+    found = _pooled_shares([replace(one, is_share=True) for one in samples], (mean - least) / room, confidence)
+    return Interval(mean, min(least + room * found.low, mean), max(least + room * found.high, mean), confidence)
 
 
 def difference(ours: Sequence[Sample], theirs: Sequence[Sample], confidence: float = CONFIDENCE) -> Interval:

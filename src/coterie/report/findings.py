@@ -186,8 +186,9 @@ def _answers(found: Suspected) -> Html:
 
 def _basis(one: Finding) -> str:
     scale = f"chance {number(one.chance)}, complete {number(one.perfect)}"
-    ground = f"{one.units:,} {one.unit} of {counted(one.seeds, 'seed')}"
-    return f"{one.measure} {with_interval(one.interval)}; {scale}; {ground}; {one.decision.in_words(one.unit)}"
+    ground = f"{one.units:,} {one.unit} of {counted(one.seeds, 'seed')}{', the same in each' * one.repeated}"
+    above = "" if one.beyond is None else f"above its control by {with_interval(one.beyond)}; "
+    return f"{one.measure} {with_interval(one.interval)}; {above}{scale}; {ground}; {one.decision.in_words(one.unit)}"
 
 
 def _control_badge(one: Finding) -> Html | None:
