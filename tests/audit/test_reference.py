@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from coterie.audit import reference
-from coterie.audit.case import parse
+from coterie.audit.case import check_limits, parse
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
 
@@ -43,6 +44,27 @@ def test_one_client_and_one_class_are_no_federation(tmp_path: Path) -> None:
     constant = parse(SUBJECT | {"data": data, "model": {"kind": "fcnn", "hidden": 2}}, "subject")
     with pytest.raises(InvalidInput, match="classes that any row has=1 must be 2 at least: there is nothing to learn"):
         constant.rehearse()
+
+
+def test_a_property_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
+    rows = [f"{row},{row % 2 + 1},yes,{row % 2}" for row in range(20)]
+    (tmp_path / "rows.csv").write_text("a,sex,all,b\n" + "\n".join(rows))
+    data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label": "b", "tags": ["sex", "all"]}
+    asked = {"data": data, "model": {"kind": "fcnn", "hidden": 2}}
+
+    def rehearse(tag: str, value: int | str) -> None:
+        parse(SUBJECT | asked | {"audit": {"property": {"tag": tag, "value": value}}}, "subject").rehearse()
+
+    rehearse("sex", "1")
+    with pytest.raises(InvalidInput, match="number 1 stands for '2' there; write value = \"1\""):
+        rehearse("sex", 1)
+    with pytest.raises(InvalidInput, match="rows with all=yes=20 are all there are"):
+        rehearse("all", "yes")
+
+
+def test_a_limit_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="limit max_epsilon=nan is no number"):
+        check_limits({"max_epsilon": math.nan}, ["max_epsilon"])
 
 
 def test_clients_by_a_column_are_the_same_in_every_seed(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_means_of_several_seeds_are_pooled_as_shares_are() -> None:
 def test_units_that_are_all_alike_are_no_certainty() -> None:
     """Two of two at the edge are as sure as a share that two of two have; a cost without a known end has no such."""
     perfect = pooled([Sample.average([1.0, 1.0], -1.0, 1.0)])
+    assert pooled([Sample.average([1.0, 0.9999], -1.0, 1.0)]).low == pytest.approx(perfect.low, abs=1e-3)
     share = pooled([Sample.share(2, 2)])
     assert perfect.ends == pytest.approx((2 * share.low - 1, 1.0))
     assert pooled([Sample.average([1.0, 1.0], -1.0, 1.0)] * 3).low > perfect.low

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,10 +43,10 @@ class PropertySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     clients: int = Field(default=4, ge=3)  # the fewer, the more shows of each: the paper's tables start at 3
     every: int = Field(default=3, ge=2)  # rounds; neighbours oppose each other, so every other looks like a property
-    warmup: int = Field(default=60, ge=0)  # rounds that are not looked at
+    warmup: int = Field(default=40, ge=0)  # rounds that are not looked at
     scored: int = Field(default=90, ge=1)  # rounds that are
-    # The active one, too, where it is asked for: scaled up it finds more, and each takes a training of its own.
-    attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(default=("passive", "scaled"), min_length=1)
+    # Those that tamper, too, where they are asked for: each takes a training of its own, and one of its control.
+    attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(default=("passive",), min_length=1)
     controls: tuple[Literal["placebo", "absent"], ...] = ("placebo",)  # beside each attack, and as long as it takes
 
 
@@ -240,7 +241,19 @@ class Subject(Config):
         )
 
     def _rehearse_property(self, asked: Property, examples: Examples) -> None:
-        value_of(examples, asked.tag, asked.value)
+        number, names = value_of(examples, asked.tag, asked.value), examples.tag_names.get(asked.tag, ())
+        if isinstance(asked.value, int) and str(asked.value) in names and names[number] != str(asked.value):
+            raise InvalidInput(
+                f"property {asked.tag}={asked.value}: number {number} stands for {names[number]!r} there; "
+                f'write value = "{asked.value}", or value = "{names[number]}"'
+            )
+        rows = int((examples.tags[asked.tag] == number).sum())
+        require(
+            rows < len(examples),
+            f"rows with {asked.tag}={asked.value}",
+            rows,
+            "are all there are; a property tells rows apart: name another tag or value",
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -328,6 +341,7 @@ def _option(name: str, value: object) -> str:
 
 
 def check_limits(limits: dict[str, float], known: list[str]) -> None:
-    for name in limits:
+    for name, bound in limits.items():
         if name not in known:
             raise InvalidInput(f"limit {name!r} {nearest(name, known)}")
+        require(not math.isnan(bound), f"limit {name}", bound, "is no number; nothing can be held against it")

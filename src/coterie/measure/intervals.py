@@ -34,6 +34,7 @@ from coterie.errors import require
 Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
+ALIKE = 1e-3  # of what a mean can be: values that differ by no more are one value
 
 
 @dataclass(frozen=True)
@@ -156,8 +157,8 @@ class Sample:
 
     @property
     def alike(self) -> bool:
-        """Whether all units of a mean have the very same value, of those between two known ends."""
-        return self.spread == 0 and math.isfinite(self.most - self.least)
+        """Whether all units of a mean have one value, of those between two known ends."""
+        return math.isfinite(self.most - self.least) and self.spread <= ALIKE * (self.most - self.least)
 
 
 def _trials(area: float, yes: int, no: int) -> float:
@@ -195,7 +196,7 @@ def _pooled_shares(samples: Sequence[Sample], mean: float, confidence: float) ->
 
 
 def _pooled_means(samples: Sequence[Sample], mean: float, confidence: float) -> Interval:
-    if all(sample.alike and sample.mean == samples[0].mean for sample in samples):
+    if all(sample.alike and abs(sample.mean - mean) <= ALIKE * (sample.most - sample.least) for sample in samples):
         return _all_alike(samples, mean, confidence)
     count, units = len(samples), sum(sample.units for sample in samples)
     within = sum(sample.units * sample.spread**2 for sample in samples) / units**2  # NaN: a unit a seed

@@ -67,7 +67,6 @@ class PropertyInference(Family):
     def defences(self, subject: Subject) -> Sequence[Choice]:
         return [
             Choice.model_validate({"kind": "dropout", "rate": 0.2}),
-            Choice.model_validate({"kind": "l2", "penalty": 0.01}),
             Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 2.0}),
         ]
 
