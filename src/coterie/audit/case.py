@@ -116,7 +116,7 @@ class ClientReconstructionSettings(BaseModel):
     """Of reconstruction inside a cluster: ``[audit.client_reconstruction]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    rounds: int = Field(default=40, ge=1)  # at most
+    rounds: int = Field(default=30, ge=1)  # at most
     tapped: float = Field(default=1.0, ge=0, le=1)  # share of the victim's uploads that is read
     steps: int = Field(default=10, ge=1)  # of the generator, a round
 

@@ -80,10 +80,14 @@ class Finding:
     @property
     def leakage(self) -> float:
         """0 for chance, 1 for a complete leak; what colours the table."""
+        return self.leak_of(self.score)
+
+    def leak_of(self, score: float) -> float:
+        """Of such a score, as a share of a complete leak."""
         room = self.perfect - self.chance
-        if room <= 0 or math.isnan(self.score):
+        if room <= 0 or math.isnan(score):
             return math.nan
-        return min(1.0, max(0.0, (self.score - self.chance) / room))
+        return min(1.0, max(0.0, (score - self.chance) / room))
 
     @property
     def decision(self) -> Decision:

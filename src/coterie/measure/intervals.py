@@ -157,8 +157,10 @@ class Sample:
 
     @property
     def alike(self) -> bool:
-        """Whether all units of a mean have one value, of those between two known ends."""
-        return math.isfinite(self.most - self.least) and self.spread <= ALIKE * (self.most - self.least)
+        """Whether all units of a mean have one value, and that is an end of what they can have."""
+        room = self.most - self.least
+        edge = min(self.mean - self.least, self.most - self.mean) <= ALIKE * room
+        return math.isfinite(room) and edge and self.spread <= ALIKE * room
 
 
 def _trials(area: float, yes: int, no: int) -> float:

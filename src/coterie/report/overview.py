@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, strongest
+from coterie.measure.headline import together
 from coterie.report.decision import decision
 from coterie.report.looks import COLOURS, Slots, shape, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, row, section, table
 from coterie.report.values import capital, defence_name, limit_value, number, with_interval
+
+LANE = 16  # pixels
 
 
 def verdict(result: AuditResult, slots: Slots) -> Html:
@@ -28,9 +31,21 @@ def verdict(result: AuditResult, slots: Slots) -> Html:
 
 def _glance(result: AuditResult, slots: Slots) -> Html:
     families = dict.fromkeys(one.family for one in result.findings)
-    strips = [_strip(family, strongest_by_defence(result.findings, family), slots) for family in families]
+    bare = [one for one in result.findings if not one.control and one.defence == UNDEFENDED]
+    said = {
+        family: one.sentence
+        for stress in (False, True)
+        for family, one in together([one for one in bare if one.stress is stress]).items()
+    }
+    strips = [
+        _strip(family, strongest_by_defence(result.findings, family), slots, said.get(family, ""))
+        for family in families
+    ]
     ends = element("div", *[element("span", name) for name in ("chance", "complete leak")], class_="ends")
-    lead = "The strongest attack of each kind under each defence, from what chance gives to a complete leak."
+    lead = (
+        "The strongest attack of each kind under each defence with its 95 % interval, from what chance gives to a "
+        "complete leak. In words is what decides, with intervals as wide as so many attacks deserve."
+    )
     return join(
         [
             element("h3", "How much leaks, at a glance"),
@@ -85,8 +100,20 @@ def _gate(result: AuditResult) -> Html:
     )
 
 
-def _strip(family: str, findings: Sequence[Finding], slots: Slots) -> Html:
-    """A family's line from chance to a complete leak, with one mark for each defence."""
+def _strip(family: str, findings: Sequence[Finding], slots: Slots, said: str) -> Html:
+    """A family's lines from chance to a complete leak: for each defence a lane with its mark and whisker."""
+    lanes = {one.defence: f"{LANE * (number + 0.5):.0f}px" for number, one in enumerate(findings)}
+    whiskers = [
+        element(
+            "span",
+            class_=f"whisker c{slots[one.defence] % COLOURS}",
+            style=f"left:{100 * low:.1f}%;width:{100 * (high - low):.1f}%;top:{lanes[one.defence]}",
+            data_defence=one.defence,
+        )
+        for one in findings
+        if one.interval.is_known
+        for low, high in [(one.leak_of(one.interval.low), one.leak_of(one.interval.high))]
+    ]
     marks = [
         element(
             "span",
@@ -97,7 +124,7 @@ def _strip(family: str, findings: Sequence[Finding], slots: Slots) -> Html:
                 aria_hidden="true",
             ),
             class_="dot",
-            style=f"left:{100 * one.leakage:.1f}%",
+            style=f"left:{100 * one.leakage:.1f}%;top:{lanes[one.defence]}",
             title=_in_short(one),
             data_defence=one.defence,
             role="img",
@@ -105,12 +132,11 @@ def _strip(family: str, findings: Sequence[Finding], slots: Slots) -> Html:
         )
         for one in findings
     ]
-    undefended = next((one for one in findings if one.defence == UNDEFENDED), None)
-    words = undefended.sentence if undefended else "Not attacked without a defence."
+    words = said or "Not attacked without a defence."
     return element(
         "div",
         element("div", element("strong", capital(family)), element("span", words), class_="strip-words"),
-        element("div", *marks, class_="track"),
+        element("div", *whiskers, *marks, class_="track", style=f"height:{LANE * max(len(findings), 2)}px"),
         class_="strip-row",
         data_family=family,
     )

@@ -152,12 +152,4 @@
     form.addEventListener("reset", () => setTimeout(apply));
     apply();
   }
-
-  // Paper has no clicks: what is folded in the text is unfolded for printing; values of figures stay where they are.
-  let folded = [];
-  addEventListener("beforeprint", () => {
-    folded = all("details:not([open])").filter((one) => !one.closest("figure"));
-    for (const one of folded) one.open = true;
-  });
-  addEventListener("afterprint", () => { for (const one of folded) one.open = false; });
 })();
