@@ -72,5 +72,5 @@ def _halves(guess: Mapping[int, float], truth: Mapping[int, float], attack: str)
     answers: dict[Hashable, bool] = {who: one > middle for who, one in truth.items() if abs(one - middle) > LEAST}
     if len({*answers.values()}) < 2:
         return Finding.unscored(attack, "AUC", 0.5, KNOWS)
-    scores: dict[Hashable, float] = {who: guess.get(who, 0.0) for who in answers}
+    scores: dict[Hashable, float] = {who: guess.get(who, 0.0) for who in truth if who in answers}
     return replace(judge(Suspicions(scores), YesNo(answers), attack, KNOWS), unit="clients", operating=None)
