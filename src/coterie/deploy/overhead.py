@@ -134,6 +134,7 @@ def counted(target: str) -> Iterator[Way]:
     """A port on loopback that hands on to another, byte by byte."""
     host, _, port = target.rpartition(":")
     way, lock = Way(f"{host}:{free_port()}"), threading.Lock()
+    ways: list[threading.Thread] = []
     listener = socket.create_server((host, int(way.address.rpartition(":")[2])), backlog=256)
 
     def hand_on(source: socket.socket, sink: socket.socket) -> None:
@@ -142,9 +143,9 @@ def counted(target: str) -> Iterator[Way]:
                 with lock:
                     way.passed += len(data)
                 sink.sendall(data)
-        for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)  # so that the other way ends, too
+        source.close()
 
     def accept() -> None:
         with suppress(OSError):  # closed: it is over
@@ -158,10 +159,13 @@ def counted(target: str) -> Iterator[Way]:
                 for ends in ((near, far), (far, near)):
                     for one in ends:
                         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    threading.Thread(target=hand_on, args=ends, daemon=True).start()
+                    ways.append(threading.Thread(target=hand_on, args=ends, daemon=True))
+                    ways[-1].start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
         yield way
     finally:
         listener.close()
+        for one in ways:
+            one.join(5.0)  # whoever talked is gone
