@@ -42,7 +42,7 @@ rounds = 1
 
 
 WAITING = """
-import time
+import signal, time
 from coterie.audit.families.model_acquisition import Acquisition
 
 def never(family, subject, defence, seed):
@@ -50,6 +50,7 @@ def never(family, subject, defence, seed):
         time.sleep(0.01)
 
 Acquisition.measure = never
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background ignores it
 from coterie.commands.cli import main; main()
 """
 """Its reference runs end and its attacks do not, however fast or slow the machine is."""
