@@ -95,7 +95,7 @@ def test_what_one_client_sends_is_left_out(member: Member, name: str) -> None:
     assert encode(member.protocol.result(spoilt.state)) == encode(member.protocol.result(silent.state))
 
 
-@pytest.mark.filterwarnings("ignore::coterie.defences.secure_sums.ClientsDropped")  # two of three parties share no masks
+@pytest.mark.filterwarnings("ignore::coterie.defences.secure_sums.ClientsDropped")  # of two who are left
 @pytest.mark.parametrize("name", [name for name in SPOILS if name not in SAYS_NOTHING])
 @every_defence
 def test_under_every_defence_it_is_as_if_it_were_silent(shield: Shield, member: Member, name: str) -> None:

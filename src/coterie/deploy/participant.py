@@ -191,9 +191,8 @@ class Participant:
 
     def _require_shape(self, offer: Offer) -> None:
         shape = tuple(self._examples.x.shape[1:])
-        require(
-            offer.shape in ((), shape), "shape in the offer", offer.shape, f"must be that of an example here, {shape}"
-        )
+        rule = f"must be that of an example here, {shape}, or left out where parties hold columns"
+        require(offer.shape in ((), shape), "shape in the offer", offer.shape, rule)
 
     def _data(self, offer: Offer, plan: Plan) -> Federation | VerticalFederation:
         """This client's data as a federation of one; they must be of the federation's kind."""
