@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import pickle
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from coterie.data.provenance import Public
 from coterie.errors import BudgetSpent, InvalidInput, NoiseDrowned
 from coterie.estimators import TRUSTS, FedDPKMeans, FederatedLloyd, KFed, federate
-from coterie.learn.clusters import lloyd
 from coterie.privacy.accounting import epsilon_of
 from coterie.privacy.guarantee import SIMULATION, Level, Neighbours, Trust
 from coterie.privacy.ledger import Ledger
@@ -248,24 +245,6 @@ def test_a_private_start_is_composed() -> None:
     assert "another level" in other.privacy_spent_.why_not
     with pytest.raises(NotFittedError, match=r"clone\(\) unfits it: use FrozenEstimator"):
         clone(FederatedLloyd(4, epsilon=1.0, init=start)).fit(parts)
-
-
-def test_a_claim_is_about_the_centres_of_its_own_fit() -> None:
-    """Neither centres that were put in their place, nor those of a fit that failed, are certified by an older claim."""
-    parts, server = mixture([200] * 20)
-    start = FedDPKMeans(4, epsilon=1.0, lloyd_steps=0).fit(parts, server_data=server)
-    kept = pickle.loads(pickle.dumps(start))
-    assert FederatedLloyd(4, epsilon=1.0, init=kept, max_iter=1).fit(parts).privacy_spent_.proven
-    kept.cluster_centers_ = parts[0][:4].copy()
-    found = FederatedLloyd(4, epsilon=1.0, init=kept, max_iter=1).fit(parts).privacy_spent_
-    assert not found.proven
-    assert "other centres by now" in found.why_not
-    with (
-        pytest.raises(KeyboardInterrupt),
-        patch.object(lloyd, "squared_distances", side_effect=KeyboardInterrupt),  # once the new centres are there
-    ):
-        start.set_params(epsilon=math.inf).fit(parts, server_data=server)
-    assert not hasattr(start, "privacy_spent_")
 
 
 def test_a_bound_that_is_estimated_is_charged_for() -> None:

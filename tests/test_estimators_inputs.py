@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import pickle
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -14,6 +17,7 @@ from sklearn.cluster import KMeans
 from coterie.data.provenance import Public
 from coterie.errors import InvalidInput, NoiseDrowned
 from coterie.estimators import FedDPKMeans, FederatedLloyd, KFed
+from coterie.learn.clusters import lloyd
 
 Array = NDArray[np.floating]
 CORNERS = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [0.0, 9.0, 0.0], [0.0, 0.0, 9.0]])
@@ -172,3 +176,21 @@ def test_empty_clients_and_duplicates(estimator: Any) -> None:
     assert worst(found.cluster_centers_) < 0.7
     same = clone(estimator).fit([np.ones((200, 3))] * 20)
     np.testing.assert_allclose(same.cluster_centers_, 1.0, atol=1.0)
+
+
+def test_a_claim_is_about_the_centres_of_its_own_fit() -> None:
+    """Neither centres that were put in their place, nor those of a fit that failed, are certified by an older claim."""
+    parts, server = [points(200, seed) for seed in range(20)], Public(points(40, 20))
+    start = FedDPKMeans(4, epsilon=1.0, lloyd_steps=0).fit(parts, server_data=server)
+    kept = pickle.loads(pickle.dumps(start))
+    assert FederatedLloyd(4, epsilon=1.0, init=kept, max_iter=1).fit(parts).privacy_spent_.proven
+    kept.cluster_centers_ = parts[0][:4].copy()
+    found = FederatedLloyd(4, epsilon=1.0, init=kept, max_iter=1).fit(parts).privacy_spent_
+    assert not found.proven
+    assert "other centres by now" in found.why_not
+    with (
+        pytest.raises(KeyboardInterrupt),
+        patch.object(lloyd, "squared_distances", side_effect=KeyboardInterrupt),  # once the new centres are there
+    ):
+        start.set_params(epsilon=math.inf).fit(parts, server_data=server)
+    assert not hasattr(start, "privacy_spent_")

@@ -1,5 +1,4 @@
-"""What was found, as plain values: judges and audits make these, and the report, the terminal, JSON and the gate read
-these and nothing else.
+"""What was found, as plain values: judges and audits make these; report, terminal, JSON and gate read nothing else.
 
 A score is a ``Finding`` from the run that it was measured in to the page that it is printed on, as what a defence
 promised is a ``Promise``. ``measure.plain`` has their plain form.
