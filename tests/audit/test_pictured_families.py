@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from coterie.attacks.base import Pictures
 from coterie.audit.case import Subject, parse
@@ -68,6 +72,27 @@ def test_tables_are_no_pictures(name: str) -> None:
     rows = subject(data={"kind": "gaussians", "count": 300}, model={"kind": "dense", "sizes": [100, 10]})
     assert "needs pictures" in find(name).admits(rows)
     assert find(name).admits(subject()) == ""
+
+
+def test_the_user_s_own_pictures(tmp_path: Path) -> None:
+    """A folder of coloured PNG files that are not square: both families rebuild pictures of that very shape."""
+    draws = np.random.default_rng(0)
+    for level, name in enumerate(("cats", "dogs", "newts")):
+        (tmp_path / name).mkdir()
+        for number in range(60):
+            levels = draws.integers(60 * level, 60 * level + 100, (12, 10, 3)).astype(np.uint8)
+            Image.fromarray(levels).save(tmp_path / name / f"{number}.png")
+    data = {"kind": "images", "path": str(tmp_path), "rows": 12, "columns": 10}
+    own = subject(data=data, model={"kind": "strided_cnn", "width": 4})
+    for name in ("gradient inversion", "client reconstruction"):
+        family = find(name)
+        assert family.admits(own) == ""
+        evidence = family.measure(own, NONE, 0)
+        assert all(-1 <= finding.score <= 1 for finding in evidence.findings)
+        assert len(evidence.pictures["private"]) == len(evidence.pictures["rebuilt"]) == 3
+        png = Image.open(BytesIO(base64.b64decode(evidence.pictures["rebuilt"][0].split(",")[-1])))
+        assert png.size == (10, 12)
+        assert png.mode == "RGB"
 
 
 def test_in_the_control_pools_are_strangers_alone() -> None:

@@ -12,7 +12,7 @@ from coterie.learn.sgd import Local
 from coterie.measure.findings import Chart, Gallery
 from coterie.recipes import all_recipes
 from coterie.recipes.base import Recipe, find
-from coterie.recipes.client_reconstruction import counted, published, runs, tables
+from coterie.recipes.client_reconstruction import counted, inversions, published, runs, tables
 from coterie.recipes.client_reconstruction.setups import Setup
 from coterie.recipes.settings import Settings
 from coterie.report.html import render_reproductions
@@ -103,7 +103,7 @@ def test_costs_count_the_local_generator() -> None:
 
 def test_inversion_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counted, "REGIMES", ((1, 1, 0),))
-    monkeypatch.setattr(runs, "ITERATIONS", 3)
+    monkeypatch.setattr(inversions, "ITERATIONS", 3)
     chosen = recipe("inversion")
     done = results(chosen, ONE_SEED)
     shown = chosen.shown(ONE_SEED, done)

@@ -9,25 +9,29 @@ after the labels have been read off the last layer (Zhao et al. 2020, Yin et al.
 of a bias is the mean probability of its class less the share of the batch that has it.
 
 Where we differ: several local steps are imitated step by step and differentiated through; entries that were not read
-(``ThreatModel.share``) are left out of the cosine; a network whose first layer is dense is started from what that
-layer's gradient gives away without any search, the weight's over the bias's, which for a batch of one is the picture.
+(``ThreatModel.share``) are left out of the cosine; the weight of the total variation falls with the step, since what it
+helps to find it blurs. And the gradient of a single picture needs no search where it can be followed back through the
+layers (``coterie.attacks.layerwise``), or where the first layer is dense: the weight's gradient over the bias's is the
+picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from coterie.attacks.base import Pictures
+from coterie.attacks.layerwise import peeled
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import NotPermitted, require
 from coterie.learn.generative.duel import last_layer
 from coterie.learn.generative.losses import total_variation
-from coterie.learn.models.model import Model, outputs
+from coterie.learn.models.model import Model, ModuleModel, outputs
 from coterie.learn.params import Params, flatten, pick, subtract
 from coterie.learn.sgd import Local
 from coterie.rng import Rng
@@ -35,7 +39,8 @@ from coterie.wire.view import ThreatModel, View
 
 CURIOUS_SERVER = ThreatModel("curious server", server=True, knows="how clients train, and the shape of a picture")
 MOST = 64  # pictures that are looked for at once, at most
-DECAYS = (3 / 8, 5 / 8, 7 / 8)  # when the step becomes a tenth, as a part of all iterations
+DECAYS = (3 / 8, 5 / 8, 7 / 8)  # when the step and the weight of smoothness become a tenth, of all iterations
+EXPLAINED = 1e-4  # one less the cosine of update and imitation, below which nothing is searched for
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class GradientInversion:
     iterations: int = 600
     tries: int = 1  # starts of the search, of which the one that explains the update best is kept
     lr: float = 0.1
-    tv: float = 3e-5
+    tv: float = 1e-2
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations", self.iterations, "must be at least 1")
@@ -91,27 +96,29 @@ class GradientInversion:
         """(pictures, ...) whose training from ``start`` moves the model as ``update`` does, as nearly as was found."""
         labels = self.labels(start, update, rng.child("labels"))
         search = _Search(self, start, update, labels)
+        known = search.known
+        if known is not None and float(search.apart(known).detach()) < EXPLAINED:
+            return known
         starts = [rng.child("start"), *(rng.child("start", number) for number in range(1, self.tries))]
         found = [self.descended(search, one) for one in starts]
         return min(found, key=lambda one: one[1])[0]
 
     def descended(self, search: _Search, rng: Rng) -> tuple[Tensor, float]:
-        """The best pictures on the way down from one start, and their loss."""
+        """Where the way down from one start ends, and how far from the update that is."""
         x = search.first(rng.torch()).requires_grad_()
         adam = torch.optim.Adam([x], lr=self.lr * (self.span[1] - self.span[0]))
-        schedule = torch.optim.lr_scheduler.MultiStepLR(adam, [int(part * self.iterations) for part in DECAYS], 0.1)
-        best, least = x.detach().clone(), float("inf")
-        for _ in range(self.iterations):
-            loss = search.loss(x)
+        milestones = [int(part * self.iterations) for part in DECAYS]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, 0.1)
+        for iteration in range(self.iterations):
+            smooth = self.tv * 0.1 ** sum(iteration >= one for one in milestones)
+            loss = search.apart(x) + smooth * total_variation(x)
             (x.grad,) = torch.autograd.grad(loss, [x])
-            if float(loss.detach()) < least:
-                best, least = x.detach().clone(), float(loss.detach())
             x.grad.sign_()
             adam.step()
             schedule.step()
             with torch.no_grad():
                 x.clamp_(*self.span)
-        return best, least
+        return x.detach(), float(search.apart(x).detach())
 
     def labels(self, start: Params, update: Params, rng: Rng) -> Tensor:
         """(steps, batch): how many of each class are in it, from the last layer; their order says nothing."""
@@ -126,6 +133,8 @@ class GradientInversion:
         blank = low + (high - low) * torch.rand(32, *self.shape, generator=rng.torch())
         with torch.no_grad():
             expected = torch.softmax(outputs(self.model, start, blank), 1).mean(0)
+        if steps * batch == 1:
+            return gradient.argmin().reshape(1, 1)  # its own class is the only one whose probability should rise
         left = batch * (steps * expected - gradient)  # how many of each class, up to what training changed
         found = []
         for _ in range(steps * batch):
@@ -156,17 +165,26 @@ class _Search:
     def first(self, draws: torch.Generator) -> Tensor:
         """Where the search begins: (pictures, ...)."""
         low, high = self.how.span
-        count = self.labels.numel()
-        x = low + (high - low) * torch.rand(count, *self.how.shape, generator=draws)
-        known = seen_through(self.update, self.how.shape)
-        if known is not None and count == 1:
-            return known.clamp(low, high)
-        return x
+        if self.known is not None:
+            return self.known
+        return low + (high - low) * torch.rand(self.labels.numel(), *self.how.shape, generator=draws)
 
-    def loss(self, x: Tensor) -> Tensor:
+    @cached_property
+    def known(self) -> Tensor | None:
+        """The picture as layers give it away, where there is one alone and they do."""
+        if self.labels.numel() > 1:
+            return None
+        model, shape = self.how.model, self.how.shape
+        found = seen_through(self.update, shape)
+        if found is None and isinstance(model, ModuleModel):
+            gradient = {name: -leaf / self.how.local.lr for name, leaf in self.update.items()}
+            found = peeled(model.build(), self.start, gradient, shape)
+        return None if found is None else found.float().clamp(*self.how.span)
+
+    def apart(self, x: Tensor) -> Tensor:
+        """One less the cosine of the update and of what these pictures would make of the model."""
         moved = flatten(self.imitated(x), leading=0)[self._read]
-        cosine = torch.nn.functional.cosine_similarity(moved, self._target, dim=0)
-        return 1 - cosine + self.how.tv * total_variation(x)
+        return 1 - torch.nn.functional.cosine_similarity(moved, self._target, dim=0)
 
     def imitated(self, x: Tensor) -> dict[str, Tensor]:
         """How a client would move that trained on these, differentiably."""

@@ -39,8 +39,9 @@ class Inversion(Family):
     question = "Does the server see the pictures that a client has just trained on?"
     threat = "A curious server, which is sent each client's model after its first round."
     method = (
-        "Labels are read off the last layer; then pictures are looked for whose gradient points the way the client's "
-        "model moved (cosine and total variation, Adam). Scored by structural similarity with the client's pictures, "
+        "Labels are read off the last layer. One picture alone is followed back through the layers, where they can be "
+        "followed; else pictures are looked for whose gradient points the way the client's model moved (cosine and "
+        "total variation, Adam). Scored by structural similarity with the client's pictures, "
         "each paired with the one that it is most like; chance is what the mean of other people's pictures scores, and "
         "in the control one client's pictures are compared with another's."
     )

@@ -8,7 +8,7 @@ from functools import partial
 from coterie.measure.findings import Gallery
 from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows
 from coterie.recipes.base import of_seeds
-from coterie.recipes.client_reconstruction import published, runs
+from coterie.recipes.client_reconstruction import inversions, published, runs
 from coterie.recipes.client_reconstruction.tables import FORMS, over
 from coterie.recipes.settings import Settings
 from coterie.run.jobs import Job, Result
@@ -72,7 +72,7 @@ def cost_claims(rows: Rows) -> list[Claim]:
 
 # -- inversion --------------------------------------------------------------------------------------------------------
 
-REGIMES = ((1, 1, 0), (2, 1, 0), (4, 1, 0), (8, 1, 0), (1, 2, 0), (1, 4, 0), (2, 4, 0), (1, 1, 20))
+REGIMES = (*((batch, steps, 0) for steps in (1, 2, 5) for batch in (1, 2, 4, 8)), (1, 1, 20), (4, 1, 20))
 """Batch, local steps, and rounds of training before it."""
 
 
@@ -84,7 +84,7 @@ def inversion_jobs(settings: Settings) -> list[Job]:
     return [
         Job(
             inversion_key(batch, steps, trained, seed),
-            runs.inverted,
+            inversions.inverted,
             {"batch": batch, "steps": steps, "trained": trained, "seed": seed, "scale": settings.scale.value},
         )
         for batch, steps, trained in REGIMES
@@ -103,7 +103,7 @@ def inversion_rows(settings: Settings, results: Mapping[str, Result]) -> list[Ro
         done = _done(settings, results, regime)
         if done:
             key = Key.of(batch=regime[0], steps=regime[1], trained=regime[2])
-            beside = {"PSNR": over(done, "psnr", 0.0, 60.0)}
+            beside = {"another client's": over(done, "control"), "PSNR": over(done, "psnr", 0.0, 60.0)}
             rows.append(Row(key, key.words(FORMS), None, over(done, "ssim"), beside))
     return rows
 
@@ -112,8 +112,10 @@ def inversion_claims(rows: Rows) -> list[Claim]:
     first = rows.get(Key.of(batch=1, steps=1, trained=0))
     if first is None:
         return []
-    text = "a batch of one comes back from the first step (SSIM above 0.9)"
-    return [Claim(text, first.ours.above(0.9), str(first.ours))]
+    least = min(first.ours.by_seed.values())
+    text = "a batch of one comes back from the first step, for every seed (SSIM above 0.9)"
+    said = f"{least:.4f} at the least of {len(first.ours.by_seed)} seeds"
+    return [Claim(text, Decision.of(least > 0.9), said)]
 
 
 def inversion_gallery(settings: Settings, results: Mapping[str, Result]) -> list[Gallery]:
@@ -125,5 +127,5 @@ def inversion_gallery(settings: Settings, results: Mapping[str, Result]) -> list
             true = [picture for result in done.values() for picture in result["true"]][:8]
             drawn = [picture for result in done.values() for picture in result["drawn"]][:8]
             lines += [(f"true: {name}", true), ("rebuilt", drawn)]
-    caption = "What a client trained on in one round, and what a curious server makes of its upload."
+    caption = "What a client trained on in one round, and what whoever has a recording of its upload makes of that."
     return [Gallery("Gradient inversion", caption, lines)] if lines else []

@@ -1,4 +1,4 @@
-"""What the jobs of paper 004's tables do: one attack inside a federation, one inversion, one count of costs."""
+"""What the jobs of paper 004's tables do: one attack inside a federation, one count of costs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from coterie.attacks.base import Pictures
 from coterie.attacks.cgan import CganReconstruction, eavesdropper
-from coterie.attacks.inversion import CURIOUS_SERVER, GradientInversion
 from coterie.audit.curves import as_png
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation, Shards
@@ -38,7 +37,6 @@ from coterie.measure.likeness import (
     identified,
     recognised,
 )
-from coterie.measure.picture_quality import matched, psnr, ssim
 from coterie.measure.utility import evaluate
 from coterie.protocols.base import AnyTrainer
 from coterie.protocols.cosine_kmeans import CosineKMeans
@@ -47,13 +45,11 @@ from coterie.recipes.client_reconstruction.setups import ATTACKER, Setup
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.messages import TRAIN
-from coterie.wire.tape import Tape
 from coterie.wire.view import Entries
 
 DELTA = 1e-5
 SHOWN = 3  # pictures of a class in a gallery
 SKETCHED = (1, 4, 10, 30)  # rounds after which one of each class is shown
-ITERATIONS, TRIES = 400, 4  # of an inversion: a search ends in a wrong place now and then
 
 
 @dataclass(frozen=True)
@@ -206,45 +202,6 @@ def scores(guess: Pictures, truth: Holders) -> Result:
         "beyond strangers": difference(guess, truth, STRANGERS).score,
         "recognised": recognised(guess, truth).score,
         "collapse": collapse(guess, truth),
-    }
-
-
-# -- inversion --------------------------------------------------------------------------------------------------------
-
-
-def inverted(batch: int, steps: int, trained: int, seed: int, scale: str, folder: str | None = None) -> Result:
-    """What a curious server rebuilds of one client's first upload, after so many rounds of training."""
-    sizes = SIZES[scale]
-    setup = Setup("MNIST", 6, batch * steps, halved=False, folder=folder)
-    federation, _ = setup.federation(seed)
-    model, local = sizes.model(federation), Local(steps=steps, batch_size=batch, lr=0.05)
-    tape = Tape([CURIOUS_SERVER])
-    ring: AnyRing = Ring(
-        FedAvg(rounds=trained + 1, local=local), federation, model, roots=Roots.seeded(seed), tape=tape
-    )
-    with ring:
-        ring.run()
-    shape = federation.examples.x.shape[1:]
-    attack = GradientInversion(
-        model,
-        local,
-        (shape[0], shape[1], shape[2]),
-        clients=(setup.victim,),
-        round=trained,
-        span=(-1.0, 1.0),
-        iterations=ITERATIONS,
-        tries=TRIES,
-    )
-    found = attack.infer(tape.view(CURIOUS_SERVER), Auxiliary(), Rng.seeded(seed)).of[setup.victim]
-    found, true = (found + 1) / 2, (federation.examples.x[federation.train[setup.victim]] + 1) / 2
-    pairs = matched(found, true)
-    one, other = (torch.tensor(list(places)) for places in zip(*pairs, strict=True))
-    noise = psnr(found[one], true[other])
-    return {
-        "ssim": float(ssim(found[one], true[other]).mean()),
-        "psnr": float(noise.clamp_max(60).mean()),
-        "true": [as_png(picture) for picture in true[other][:8]],
-        "drawn": [as_png(picture) for picture in found[one][:8]],
     }
 
 
