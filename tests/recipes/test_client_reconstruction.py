@@ -63,7 +63,7 @@ def test_table_one(tmp_path: Path) -> None:
     shown = chosen.shown(ONE_SEED, results(chosen, ONE_SEED))
     assert [row.published for row in shown.rows] == [0.413, None, 0.553, 0.545, 0.553, 0.562, 0.575, None]
     assert all({"identified", "own", "strangers", "collapse", "accuracy"} <= row.values.keys() for row in shown.rows)
-    assert len(shown.claims) == 7
+    assert len(shown.claims) == 9
     gallery, *charts = shown.charts
     assert isinstance(gallery, Gallery)
     assert all(isinstance(chart, Chart) for chart in charts)

@@ -255,8 +255,9 @@ def sharpened(bases: NDArray[np.float64], size: Tensor, weights: NDArray[np.floa
         sure = np.abs(part - np.round(part)) < 0.25
         weights = np.linalg.lstsq(bases[sure], (size.numpy() * np.round(part))[sure], rcond=None)[0]
     inside = bases @ weights > size.numpy() / 2
-    apart = np.linalg.norm(bases @ weights - size.numpy() * inside) / np.linalg.norm(size.numpy())
-    return torch.from_numpy(inside) if apart < TINY and inside.any() else None
+    wanted = size.numpy() * inside  # one channel to which next to nothing is passed back would always fit
+    fits = np.linalg.norm(bases @ weights - wanted) < TINY * np.linalg.norm(wanted)
+    return torch.from_numpy(inside) if fits else None
 
 
 def disagreement(patches: Tensor, places: Sequence[int], layer: nn.Conv2d, shape: torch.Size) -> float:
