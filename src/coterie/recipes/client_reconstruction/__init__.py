@@ -49,7 +49,7 @@ def _twelve_jobs(settings: Settings) -> list[Job]:
 
 
 def _twelve(settings: Settings, results: Mapping[str, Result]) -> list[Chart | Gallery]:
-    shown = [one for one in tables.figure_twelve(settings) if one.key["strength"] == 1]
+    shown = [one for one in tables.figure_twelve(settings) if tables.is_shown(one.key)]
     return [
         *tables.radar(settings, results, counted.costs(settings, results)),
         *tables.gallery(shown, "Under each defence", settings, results),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.measure.reproduced import Claim, Row, Rows
+from coterie.recipes.client_reconstruction.tables import is_shown
 
 POOLS = 4  # whose pictures are compared where there are six clients: the victim's, two others', strangers'
 
@@ -38,25 +39,28 @@ def _real(rows: Rows, data: str, method: str, share: float) -> Row | None:
     return min(found, key=lambda row: float(row.key["clients"]), default=None)
 
 
+LOWERED = ("similarity", "identified", "beyond others", "recognised")
+
+
 def defence_claims(rows: Rows) -> Sequence[Claim]:
-    """The defence lowers similarity and costs little accuracy; and whether adapting the noise earns anything."""
+    """Noise lowers what is drawn and costs little accuracy; and whether adapting it earns anything."""
     claims = []
-    by_name = {str(row.key["defence"]): row for row in rows.where(strength=1.0)}
-    if "none" in by_name and "adaptive" in by_name:
-        bare, guarded = by_name["none"], by_name["adaptive"]
-        lowered = ("similarity", "identified", "recognised")
-        claims += [_more(f"{measure}: adaptive noise lowers it", measure, bare, guarded) for measure in lowered]
-        lost = bare.values["accuracy"].minus(guarded.values["accuracy"])
-        claims.append(Claim("adaptive noise costs at most 3.3 points of accuracy", lost.at_most(0.033), f"{lost}"))
+    by_name = {str(row.key["defence"]): row for row in rows if is_shown(row.key)}
+    for name in ("plain", "adaptive", "clipped"):
+        if "none" in by_name and name in by_name:
+            bare, guarded = by_name["none"], by_name[name]
+            claims += [_more(f"{measure}: {name} noise lowers it", measure, bare, guarded) for measure in LOWERED]
+            lost = bare.values["accuracy"].minus(guarded.values["accuracy"])
+            claims.append(Claim(f"{name} noise costs at most 3.3 points of accuracy", lost.at_most(0.033), f"{lost}"))
     if "plain" in by_name and "adaptive" in by_name:
-        gained = by_name["adaptive"].values["accuracy"].minus(by_name["plain"].values["accuracy"])
+        plain, adaptive = by_name["plain"], by_name["adaptive"]
+        gained = adaptive.values["accuracy"].minus(plain.values["accuracy"])
         claims.append(Claim("adaptive noise keeps more accuracy than plain noise", gained.above(0), f"by {gained}"))
-        claims.append(
-            _more("similarity: under plain noise it is higher", "similarity", by_name["plain"], by_name["adaptive"])
-        )
+        claims += [_more(f"{measure}: under plain noise it is higher", measure, plain, adaptive) for measure in LOWERED]
     return claims
 
 
 def _more(text: str, measure: str, one: Row, other: Row) -> Claim:
     here, there = (row.ours if measure == "similarity" else row.values[measure] for row in (one, other))
-    return Claim(text, here.minus(there).above(0), f"{here.value:.3f} against {there.value:.3f}")
+    more = here.minus(there)
+    return Claim(text, more.above(0), f"{here.value:.3f} against {there.value:.3f}, more by {more}")
