@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.attacks.federations import LOCAL, Ran, passive, run
 from tests.attacks.test_property_active import active, auxiliary
 
-from coterie.attacks.others import Behind, Own, Rules, own_uploads, who_is_behind
+from coterie.attacks.others import Behind, Beliefs, Own, Rules, along, own_uploads, who_is_behind
 from coterie.attacks.property import Known, PropertyWatch
 from coterie.attacks.updates import Observed, aggregates
 from coterie.audit.families.property_inference import rules_of
@@ -49,7 +51,7 @@ def nobody(_: Observed) -> Params:
 
 
 def behind(seen: list[Observed], mine: dict[int, Own], rules: Rules, imagined: Any = nobody) -> dict[int, Behind]:
-    return who_is_behind(seen, mine, rules, imagined, Rng.seeded(0))
+    return who_is_behind(seen, mine, rules, imagined, {})
 
 
 def test_an_aggregate_without_its_own_part_by_hand() -> None:
@@ -174,26 +176,54 @@ def sizes_found(ran: Ran, attack: Any) -> float:
     for seen in aggregates(ran.view, 10):
         mine = own_uploads(ran.view, [seen])
         if mine:
-            found = attack.behind([seen], mine, known, {}, Rng.seeded(1).child(seen.round))[seen.slot]
+            found = attack.behind([seen], mine, known, {}, Rng.seeded(1).child(seen.round), {})[seen.slot]
             right.append(found.others[0] + 1 == true[seen.round, seen.slot])
     return float(np.mean(right))
 
 
-@pytest.mark.parametrize(("gamma", "right"), [(1.0, 0.6), (5.0, 0.95)])
-def test_a_scaled_upload_gives_the_size_away(gamma: float, right: float) -> None:
-    """Updates of 500 entries with a common part of a third: of 40 rounds so many sizes from 2 to 6 are read."""
-    draws = torch.Generator().manual_seed(0)
-    hits = 0
-    for round in range(40):
-        size, common = 2 + round % 5, torch.randn(500, generator=draws) / 3**0.5
+def sizes_guessed(sizes: Sequence[int], gamma: float, together: bool) -> NDArray[np.bool_]:
+    """Whether each round's size is read right: of updates of 500 entries with a common part of a third."""
+    draws, beliefs, right = torch.Generator().manual_seed(0), Beliefs(), []
+    for round, size in enumerate(sizes):
+        common = torch.randn(500, generator=draws) / 3**0.5
         sent = common + torch.randn(size, 500, generator=draws)
         sent[0] *= gamma
         seen = Observed(round, 0, {"w": torch.zeros(500)}, {"w": sent.mean(0)})
         imagined = {"w": common + torch.randn(9, 500, generator=draws)}
         mine = Own({"w": sent[0]}, 1)
-        found = who_is_behind([seen], {0: mine}, Rules((1, 6)), partial(pick_first, imagined), Rng.seeded(round))
-        hits += found[0].others == (size - 1, size - 1)
-    assert hits >= right * 40
+        kept = beliefs if together else {}
+        found = who_is_behind([seen], {0: mine}, Rules((1, 6)), partial(pick_first, imagined), kept)
+        right.append(found[0].others == (size - 1, size - 1))
+    return np.array(right)
+
+
+@pytest.mark.parametrize(("gamma", "right"), [(1.0, 0.6), (5.0, 0.95)])
+def test_a_scaled_upload_gives_the_size_away(gamma: float, right: float) -> None:
+    """Of 40 rounds so many sizes from 2 to 6 are read, each for itself."""
+    assert sizes_guessed([2 + round % 5 for round in range(40)], gamma, together=False).mean() >= right
+
+
+def test_rounds_that_are_put_together_tell_a_size_that_stays() -> None:
+    """Clients seldom move. One that did is missed for a while at most."""
+    stays = [5] * 40 + [4] * 40
+    alone, together = (sizes_guessed(stays, 1.0, together) for together in (False, True))
+    assert alone.mean() < 0.85
+    assert together.mean() > alone.mean() + 0.1
+    assert together[20:40].all()
+    assert together[60:].all()
+
+
+def test_sizes_that_change_all_the_time_are_read_as_if_each_stood_alone() -> None:
+    """How often they change is learnt along."""
+    changes = [2, 5] * 30
+    alone, together = (sizes_guessed(changes, 1.0, together) for together in (False, True))
+    assert together.mean() >= alone.mean() - 0.1
+    assert sizes_guessed(changes, 5.0, together=True).mean() >= 0.95
+
+
+def test_an_own_update_that_the_imagined_explain_tells_nothing() -> None:
+    rows = torch.eye(4)
+    assert along({"w": rows}, rows.sum(0), rows[0]) is None
 
 
 def test_sizes_are_read_in_a_federation() -> None:
@@ -210,7 +240,7 @@ def test_unequal_weights_are_read_off_the_upload() -> None:
     known, sizes = Known.of(ran.split.auxiliary(ran.federation)), ran.federation.train.sizes.double()
     shares = []
     for seen in aggregates(ran.view, 10):
-        found = attack.behind([seen], own_uploads(ran.view, [seen]), known, {}, Rng.seeded(seen.round))
+        found = attack.behind([seen], own_uploads(ran.view, [seen]), known, {}, Rng.seeded(seen.round), {})
         shares.append(found[seen.slot].share)
     assert np.median(shares) == pytest.approx(float(sizes[0] / sizes.sum()), rel=0.2)
 

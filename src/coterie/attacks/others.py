@@ -4,11 +4,13 @@ An aggregate is ``s u + (1 - s) v``: ``u`` is the update of the adversary's own 
 of the others', which it is after, and ``s`` its own share. The share follows from the cluster's size where the view
 tells it or the rules fix it (one model, and everybody takes part). Else it is read off the aggregate itself: how far
 that lies along the part of ``u`` that no imagined client's update explains. An upload that was scaled up stands out so
-much that the size is hardly ever missed.
+much that the size is hardly ever missed. Clients seldom move, so rounds are put together: what earlier ones said of a
+cluster's size is believed before the next is looked at.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,19 +18,22 @@ from typing import Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from coterie.attacks.updates import Observed
 from coterie.errors import require
 from coterie.learn.params import Params, flatten, map_leaves
-from coterie.rng import Rng
 from coterie.wire.view import View
 
 ALONE = 1e-3  # of its own length: an aggregate that is no farther from the own update is of nobody else
 RATIOS = tuple(2.0 ** (step / 4) for step in range(-12, 13))  # what others may weigh beside the adversary's clients
-DRAWN = 64  # aggregates that are imagined for each size
-DOUBT = 4.0  # by how much the variances of what depends on guessed labels are widened
-UNEXPLAINED = 1e-9  # of its squared length: an own update of which less is its alone tells nothing by that
+UNEXPLAINED = 1e-9  # of its squared length: an own update of which less is its alone tells nothing
 LEAST_SPREAD = 1e-5  # of a share: rounding, and what a normal distribution of few moments does not know
+MOVES = (0.01, 0.1, 1.0)  # how often a cluster's size may change; at 1 a round says nothing of the next
+
+Candidate = tuple[int, float]  # so many others, and what each weighs beside one of the adversary's own clients
+Belief = dict[tuple[float, Candidate], float]  # how likely it is, by the rounds so far, that sizes change so often
+Beliefs = dict[int, Belief]  # by cluster
 
 
 class ServerRule(Protocol):
@@ -120,15 +125,19 @@ def who_is_behind(
     own: Mapping[int, Own],
     rules: Rules,
     imagined: Callable[[Observed], Params],
-    rng: Rng,
+    beliefs: Beliefs,
 ) -> dict[int, Behind]:
-    """For each of a round's clusters; ``imagined`` are updates (clients, ...) of clients that start from it."""
+    """For each of a round's clusters; ``imagined`` are updates (clients, ...) of clients that start from it.
+
+    ``beliefs`` are brought up to date; without any ({}) the round stands alone.
+    """
     elsewhere = len(seen) - len(own)
     left, found = rules.total, {}
     for observed in seen:
         if observed.slot in own:
             most = rules.sizes[1] if left is None else min(rules.sizes[1], left - elsewhere)
-            here = _with_own(observed, own[observed.slot], rules, most, imagined, rng.child("slot", observed.slot))
+            before = beliefs.get(observed.slot, {})
+            here, beliefs[observed.slot] = _with_own(observed, own[observed.slot], rules, most, imagined, before)
             found[observed.slot] = here
             left = None if left is None else left - own[observed.slot].clients - here.others[0]
     for observed in seen:
@@ -149,91 +158,92 @@ def _without_own(observed: Observed, rules: Rules, left: int | None, clusters: i
 
 
 def _with_own(
-    observed: Observed, own: Own, rules: Rules, most: int, imagined: Callable[[Observed], Params], rng: Rng
-) -> Behind:
+    observed: Observed,
+    own: Own,
+    rules: Rules,
+    most: int,
+    imagined: Callable[[Observed], Params],
+    before: Belief,
+) -> tuple[Behind, Belief]:
+    """Who stands behind it, and what is believed of that from now on."""
     mine, all_ = flatten(own.update, 0), flatten(observed.update, 0)
     told = observed.size
     if told == own.clients or (told is None and float((all_ - mine).norm()) <= ALONE * float(mine.norm())):
-        return Behind(own, 1.0, (0, 0))
+        return Behind(own, 1.0, (0, 0)), before
     fewest = own.clients + 1
     sizes = [told] if told is not None else range(max(rules.sizes[0], fewest), max(most, fewest) + 1)
     ratios = RATIOS if rules.weighted else (1.0,)
     candidates = [(size - own.clients, ratio) for size in sizes for ratio in ratios]
     best = 0
-    if len(candidates) > 1 and bool(mine.any()):
-        best = likeliest(candidates, own.clients, products(imagined(observed), mine, all_), rng)
+    found = along(imagined(observed), mine, all_) if len(candidates) > 1 and bool(mine.any()) else None
+    if found is not None:
+        best, before = _believed(candidates, before, log_chances(candidates, own.clients, found))
     others, ratio = candidates[best]
-    return Behind(own, own.clients / (own.clients + ratio * others), (others, others))
+    return Behind(own, own.clients / (own.clients + ratio * others), (others, others)), before
+
+
+def _believed(candidates: Sequence[Candidate], before: Belief, chances: Sequence[float]) -> tuple[int, Belief]:
+    """Which is the likeliest after a round, and how likely each is: Bayes' rule for a size that stays or is any other.
+
+    How often it changes is learnt along: where the rounds contradict each other, each comes to stand alone.
+    """
+    states = [[(moves, candidate) for candidate in candidates] for moves in MOVES]
+    known = np.array([[before.get(state, 0.0) for state in row] for row in states])
+    known = known if known.any() else np.ones(known.shape)
+    rates = np.array(MOVES)[:, None]
+    expected = (1 - rates) * known + rates * known.mean(1, keepdims=True)
+    likely = expected * np.exp(np.array(chances) - max(chances))
+    likely /= likely.sum()
+    after = {
+        state: float(one)
+        for row, found in zip(states, likely, strict=True)
+        for state, one in zip(row, found, strict=True)
+    }
+    return int(likely.sum(0).argmax()), after
 
 
 @dataclass(frozen=True)
-class Products:
-    """Inner products of imagined updates with each other, with the own one, and with what is the own one's alone.
+class Along:
+    """How far the aggregate, and each of several imagined updates, lies along what is the own update's alone.
 
     All that start from the same model move alike, and how much alike depends on labels that the adversary can only
     guess. The noise of its own batch, and what it did to its upload, is nobody else's: the part of the own update that
-    some of the imagined ones do not explain (``alone``). Of the others, how far each lies along it is kept, too. In
-    units of the own update.
+    imagined ones do not explain. An imagined one is compared with what the rest of them leave unexplained, for it would
+    explain itself. In units in which the own update lies at 1.
     """
 
-    among: NDArray[np.float64]  # (imagined, imagined)
-    with_own: NDArray[np.float64]  # (imagined,)
-    with_alone: NDArray[np.float64]  # (imagined that explain nothing,); empty: they explain all of the own update
-    seen: NDArray[np.float64]  # (2,): how far the aggregate lies along the own update, and the logarithm of its length
-    seen_alone: float
+    imagined: NDArray[np.float64]  # (imagined,)
+    seen: float
 
 
-def products(imagined: Params, own: torch.Tensor, aggregate: torch.Tensor) -> Products:
-    rows, mine, all_ = flatten(imagined).double(), own.double(), aggregate.double()
-    basis = torch.linalg.qr(rows[::2].T)[0]  # (length, those that explain)
-    alone = mine - basis @ (basis.T @ mine)
-    length, unit = float(mine @ mine), float(alone @ mine)
-    seen = np.array([float(all_ @ mine) / length, float(_log(all_ @ all_ / length))])
-    told = unit > UNEXPLAINED * length
-    along = (rows[1::2] @ alone / unit).numpy() if told else np.empty(0)
-    among, with_own = (rows @ rows.T / length).numpy(), (rows @ mine / length).numpy()
-    return Products(among, with_own, along, seen, float(all_ @ alone) / unit if told else 0.0)
+def along(imagined: Params, own: torch.Tensor, aggregate: torch.Tensor) -> Along | None:
+    """None if the imagined explain all of the own update."""
+    rows = torch.cat([flatten(imagined), own.unsqueeze(0), aggregate.unsqueeze(0)]).double()
+    inner = (rows @ rows.T).numpy()  # imagined, own, aggregate
+    count = len(inner) - 2
+    numbers = np.arange(count)
+    whole = _unexplained(inner, numbers)
+    if whole is None:
+        return None
+    each = [_unexplained(inner, numbers[numbers != one]) for one in numbers]
+    return Along(np.array([by[one] for one, by in enumerate(each) if by is not None]), float(whole[-1]))
 
 
-def likeliest(candidates: Sequence[tuple[int, float]], own: int, found: Products, rng: Rng) -> int:
-    """Which of these (others, what each weighs beside the own) makes the aggregate look most like itself.
+def _unexplained(inner: NDArray[np.float64], by: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Inner products of all with the part of the own update that these do not explain, its own being 1."""
+    own = len(inner) - 2
+    explained = np.linalg.lstsq(inner[np.ix_(by, by)], inner[by, own], rcond=UNEXPLAINED)[0]
+    left: NDArray[np.float64] = inner[own] - explained @ inner[by]
+    return left / left[own] if left[own] > UNEXPLAINED * inner[own, own] else None
 
-    By how far it lies along what is the own update's alone, taken for normal with the moments of the imagined ones;
-    and, with doubt, by how far it lies along the whole of it and how long it is, beside aggregates of imagined clients.
-    """
-    draws, chances = rng.child("size").numpy(), []
-    along = found.with_alone
-    told = len(along) > 0
-    mean, variance = (float(along.mean()), float(along.var(ddof=min(1, len(along) - 1)))) if told else (0.0, 0.0)
+
+def log_chances(candidates: Sequence[Candidate], own: int, found: Along) -> list[float]:
+    """The logarithm of how likely each of these is: Student's, for the moments are of few imagined clients."""
+    count, mean = len(found.imagined), float(found.imagined.mean())
+    variance, chances = float(found.imagined.var(ddof=1)), []
     for others, ratio in candidates:
         share = own / (own + ratio * others)
-        alone = np.array([[(1 - share) ** 2 * variance / others + LEAST_SPREAD]])
-        away = np.array([found.seen_alone - share - (1 - share) * mean])
-        made = _aggregates(found, share, _subsets(len(found.with_own), others, draws))
-        spread = DOUBT * (np.cov(made.T) + np.diag([1e-4, 1e-3]))
-        chances.append((_log_density(away, alone) if told else 0.0) + _log_density(found.seen - made.mean(0), spread))
-    return int(np.argmax(chances))
-
-
-def _aggregates(found: Products, share: float, subsets: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(drawn, 2): what would be seen of aggregates of the own update and of these means of imagined ones."""
-    along, squares = subsets @ found.with_own, np.einsum("si,ij,sj->s", subsets, found.among, subsets)
-    length = share**2 + 2 * share * (1 - share) * along + (1 - share) ** 2 * squares
-    return np.stack([share + (1 - share) * along, np.log(np.maximum(length, 1e-12))], 1)
-
-
-def _subsets(imagined: int, others: int, draws: np.random.Generator) -> NDArray[np.float64]:
-    """(drawn, imagined): means over so many of them; where there are too few, some stand in for several."""
-    means = np.zeros((DRAWN, imagined))
-    for row in means:
-        np.add.at(row, draws.choice(imagined, others, replace=others > imagined), 1 / others)
-    return means
-
-
-def _log_density(away: NDArray[np.float64], spread: NDArray[np.float64]) -> float:
-    """Of a normal distribution, so far from its mean."""
-    return float(-0.5 * away @ np.linalg.solve(spread, away) - 0.5 * np.log(np.linalg.det(spread)))
-
-
-def _log(value: torch.Tensor) -> torch.Tensor:
-    return value.clamp_min(1e-12).log()
+        spread = (1 - share) ** 2 * variance * (1 / others + 1 / count) + LEAST_SPREAD
+        away = found.seen - share - (1 - share) * mean
+        chances.append(float(student.logpdf(away, count - 1, scale=math.sqrt(spread))))
+    return chances

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.attacks.base import Suspicions
-from coterie.attacks.others import Behind, Own, Rules, own_uploads, who_is_behind
+from coterie.attacks.others import Behind, Beliefs, Own, Rules, own_uploads, who_is_behind
 from coterie.attacks.updates import Features, Imitation, Observed, aggregates, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
@@ -133,7 +133,13 @@ class PassiveProperty:
         return map_leaves(lambda leaf: torch.tensordot(weights, leaf, 1), updates)  # weights (2 pairs, clients)
 
     def behind(
-        self, seen: Sequence[Observed], own: dict[int, Own], known: Known, updates: dict[int, Params], rng: Rng
+        self,
+        seen: Sequence[Observed],
+        own: dict[int, Own],
+        known: Known,
+        updates: dict[int, Params],
+        rng: Rng,
+        beliefs: Beliefs,
     ) -> dict[int, Behind]:
         """Who stands behind each of a round's aggregates; ``updates`` are those imagined already, by cluster."""
         if self.leaves_own:
@@ -150,7 +156,7 @@ class PassiveProperty:
                 return pick(updates[observed.slot], torch.arange(self.others + self.each))
             return self.imagined(observed, known, rng.child("slot", observed.slot), whole=False)
 
-        return who_is_behind(seen, own, self.rules, strangers, rng)
+        return who_is_behind(seen, own, self.rules, strangers, beliefs)
 
     def rows(self, known: Known, draws: np.random.Generator) -> NDArray[np.int64]:
         """(others + 2 each, steps, batch): others, then the likes of the victim without and with property data.
@@ -218,6 +224,7 @@ class PropertyNotes:
     following: int = 0  # the next round to look at
     keys: list[tuple[int, int]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)  # by key: the own cluster's as it was read; 0 for another cluster
+    beliefs: Beliefs = field(default_factory=dict)  # how likely each size of the own cluster is, by the rounds so far
     seen: list[list[Tensor]] = field(default_factory=list)  # for each way, features (1, features) by key
     made: list[Tensor] = field(default_factory=list)  # for each way, (rows, features)
     has: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))  # (rows,)
@@ -292,7 +299,7 @@ class PropertyWatch:
         if attack.imagines(round):
             for observed in seen:
                 updates[observed.slot] = attack.imagined(observed, self.known, streams.child("slot", observed.slot))
-        behind = attack.behind(seen, own_uploads(view, seen), self.known, updates, streams)
+        behind = attack.behind(seen, own_uploads(view, seen), self.known, updates, streams, self.notes.beliefs)
         for observed in seen:
             here = behind[observed.slot]
             if here.alone:  # it says nothing of anybody else

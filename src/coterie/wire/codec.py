@@ -54,16 +54,19 @@ def _name(cls: type) -> None:
 
 
 def encode(value: object) -> bytes:
+    return b"".join(encoded_parts(value))
+
+
+def encoded_parts(value: object) -> list[bytes | memoryview]:
+    """What ``encode`` joins, without copying what the value holds: to be written to a file one after the other."""
     blobs: list[bytes | memoryview] = []
     header = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
-    return b"".join([MAGIC, len(header).to_bytes(8, "little"), header, *blobs])
+    return [MAGIC, len(header).to_bytes(8, "little"), header, *blobs]
 
 
 def encoded_length(value: object) -> int:
     """How long ``encode`` would make it, without copying what it holds."""
-    blobs: list[bytes | memoryview] = []
-    header = json.dumps(_pack(value, blobs), separators=(",", ":")).encode()
-    return len(MAGIC) + 8 + len(header) + sum(len(blob) for blob in blobs)
+    return sum(len(part) for part in encoded_parts(value))
 
 
 def decode(data: bytes | memoryview) -> Any:

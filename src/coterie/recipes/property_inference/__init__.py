@@ -26,8 +26,8 @@ DIFFERS = (
     "they choose on a batch of their own (not so with --as-published); 2 clusters (the paper gives no number); DP-SGD "
     "clips at 1. Quick: pictures of 16x16 or texts of 30 words, 150 rounds of warm-up and 75 scored, learning rate "
     "0.02 (reviews 0.2), a property batch every 3rd round, aggregates imagined every other. Signed features are "
-    "ours; scores within clusters leave out what telling clusters apart gives. Tables 7 "
-    "and 8 quick: 3 clients, beside the paper's 5; controls for 3 clients, and for the attack that is scaled up"
+    "ours; scores within clusters leave out what telling clusters apart gives. Tables 5 "
+    "to 8 quick: 3 clients, beside the paper's 5; controls for 3 clients, and for the attack that is scaled up"
 )
 TAKES = frozenset({AS_PUBLISHED, ROUNDS})
 NEEDS = "CelebA or LFW (--data); without it faces are drawn"

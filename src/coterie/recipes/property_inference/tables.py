@@ -87,14 +87,15 @@ def passive(
 def active(scale: Scale) -> list[Entry]:
     """The passive attack stands beside the active ones, to be compared with them. A gamma of 0 is the passive one."""
     quick, entries = scale is Scale.QUICK, []
-    for clients in many(scale, (5,), PUBLISHED_CLIENTS):
+    for clients in many(scale, (CONTROLLED, 5), PUBLISHED_CLIENTS):
         for task in "C" if quick else FACES:
             printed = published.ACTIVE[beside(clients)][3 * FACES.index(task) :]
             for number, method in enumerate(METHODS):
+                controls = not quick or (clients <= CONTROLLED and method == "CFL")
                 quiet = key_of(task, method, clients, attack="passive", gamma=0.0)
-                entries.append(Entry(quiet, None, Plan(task, method, clients), controls=not quick))
+                entries.append(Entry(quiet, None, Plan(task, method, clients), controls))
                 loud = key_of(task, method, clients, attack="active", gamma=1.0)
-                entries.append(Entry(loud, printed[number], Plan(task, method, clients, gamma=1.0), not quick))
+                entries.append(Entry(loud, printed[number], Plan(task, method, clients, gamma=1.0), controls))
             for gamma in (5.0, 10.0):
                 scaled = key_of(task, "CFL", clients, attack="scaled", gamma=gamma)
                 plan = Plan(task, "CFL", clients, gamma=gamma)
@@ -118,7 +119,7 @@ def regularised(attacked: bool, scale: Scale) -> list[Entry]:
     source = published.ACTIVE_REGULARISED if attacked else published.PASSIVE_REGULARISED
     gamma = 5.0 if attacked else None
     entries = []
-    for clients in many(scale, (5,), PUBLISHED_CLIENTS):
+    for clients in many(scale, (3,), PUBLISHED_CLIENTS):
         for task in "C" if scale is Scale.QUICK else FACES:
             at = 3 * FACES.index(task)
             bare = key_of(task, "CFL", clients, defence="none", strength=0.0)

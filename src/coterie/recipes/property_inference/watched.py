@@ -13,13 +13,13 @@ from typing import Any
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.property import PropertyWatch
-from coterie.files import write_atomically
+from coterie.files import replacing
 from coterie.flow.ask import AnyAsk
 from coterie.flow.ring import AnyRing
 from coterie.measure.aggregates import Steadiness
 from coterie.measure.cost import peak_memory
 from coterie.measure.witness import Witness
-from coterie.wire.codec import decode, encode
+from coterie.wire.codec import decode, encoded_parts
 from coterie.wire.messages import TRAIN
 from coterie.wire.tape import Tape
 
@@ -85,7 +85,8 @@ class Watched:
             "witness": self.witness,
             "seconds": self.seconds,
         }
-        write_atomically(self.kept_in, encode(everything))
+        with replacing(self.kept_in) as file:  # in parts: all of it at once would take as much memory again
+            file.writelines(encoded_parts(everything))
         self._since = time.perf_counter()
 
     def _resumed(self) -> tuple[Any, Any]:
