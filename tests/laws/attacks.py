@@ -35,6 +35,7 @@ from coterie.attacks.reconstruction import (
     RecordReconstruction,
 )
 from coterie.attacks.shadows import Asked, Rehearsed, Seat, ShadowMembership
+from coterie.attacks.span_membership import SpanMembership
 from coterie.attacks.successive_centres import SHOWN, MovedRecords, ShownCentres
 from coterie.attacks.update_membership import UpdateMembership
 from coterie.attacks.updates import Imitation
@@ -185,6 +186,14 @@ def raids() -> Mapping[str, Raid]:
         ),
         "update membership": Raid(
             UpdateMembership(Seat.UPLOADS, SMALL, questions),
+            profiled,
+            rows,
+            SMALL,
+            auxiliary=each,
+            poorer=(ONE_CLIENT,),
+        ),
+        "span membership": Raid(
+            SpanMembership(Seat.UPLOADS, SMALL, questions),
             profiled,
             rows,
             SMALL,

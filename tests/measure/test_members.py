@@ -81,4 +81,4 @@ def test_curves_are_drawn_on_logarithms() -> None:
     line = chart.series[1]
     assert line.x[0] == -3.0
     assert line.y[0] == -1.0
-    assert by_size([(20, 0.6), (10, 0.7)], "t", "AUC", 0.5, "f").series[0].x == [10.0, 20.0]
+    assert by_size({"a": [(20, 0.6), (10, 0.7)]}, "t", "AUC", 0.5, "f").series[0].x == [10.0, 20.0]

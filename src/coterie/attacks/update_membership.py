@@ -8,7 +8,7 @@ whole federation's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -30,8 +30,8 @@ LEAST_RIDGE = 1e-3  # gradients change while clients train, and least squares wo
 ENTRIES = 4096  # of the parameters, at random: more tell hardly more, and cost as much more
 FEW = 5  # known ones that a scale can be taken from
 
-Moved = tuple[int, Params, Tensor]
-"""A client or a cluster, the model that it started from, and what it moved against gradients (length,)."""
+Moved = tuple[int, Params, Params]
+"""A client or a cluster, the model that it started from, and what it moved against gradients."""
 
 
 @dataclass(frozen=True)
@@ -60,40 +60,42 @@ class UpdateMembership:
         length = sum(leaf.numel() for leaf in self.model.init(0).values())
         entries = torch.randperm(length, generator=rng.child("entries").torch())[:ENTRIES]
         unknowns: dict[int, Unknowns] = {}
-        for number, start, moved in self._moved(view):
+        for number, start, moved in moves(self.seat, view, self._looked_at):
             rows = self.asked.rows[whose == number]
             if len(rows):
                 found = gradients(self.model, start, examples.x[rows], examples.y[rows], self.clip, entries)
-                unknowns.setdefault(number, Unknowns(len(rows))).enter(found, moved[entries])
+                unknowns.setdefault(number, Unknowns(len(rows))).enter(found, flatten(moved, leading=0)[entries])
         scores = torch.full((len(self.asked),), torch.nan, dtype=torch.float64)
         for number, unknown in unknowns.items():
             here = whose == number
-            scores[here] = _scaled(unknown.solved(0.0, LEAST_RIDGE), self.asked.known[here])
+            scores[here] = scaled(unknown.solved(0.0, LEAST_RIDGE), self.asked.known[here])
         told = (~scores.isnan() & ~self.asked.known).nonzero().flatten().tolist()
         return Suspicions({number: float(scores[number]) for number in told})
 
     def _looked_at(self, round: int) -> bool:
         return (not self.rounds or round in self.rounds) and (self.upto is None or round <= self.upto)
 
-    def _moved(self, view: View) -> Iterator[Moved]:
-        if self.seat is Seat.PUBLISHED:
-            for one in aggregates(view):
-                if self._looked_at(one.round):
-                    yield one.slot, one.start, -flatten(one.update, leading=0)
-            return
-        for round in filter(self._looked_at, view.rounds()):
-            sent = view.sent(round) if view.has_sent(round) else None
-            models = view.received(round).values
-            if sent is None or not sent.values or not models:  # sealed
-                continue
-            for position, client in enumerate(sent.ids.tolist()):
-                slot = int(sent.membership[position].argmax())
-                start = pick(models, slot)
-                leaves = {name: leaf[position, slot if leaf.shape[1] > 1 else 0] for name, leaf in sent.values.items()}
-                yield client, start, flatten(map_leaves(torch.sub, start, leaves), leading=0)
+
+def moves(seat: Seat, view: View, looked_at: Callable[[int], bool]) -> Iterator[Moved]:
+    """Of clients, by what they sent, or of clusters, by what was published; nothing where that cannot be read."""
+    if seat is Seat.PUBLISHED:
+        for one in aggregates(view):
+            if looked_at(one.round):
+                yield one.slot, one.start, map_leaves(torch.neg, one.update)
+        return
+    for round in filter(looked_at, view.rounds()):
+        sent = view.sent(round) if view.has_sent(round) else None
+        models = view.received(round).values
+        if sent is None or not sent.values or not models:  # sealed
+            continue
+        for position, client in enumerate(sent.ids.tolist()):
+            slot = int(sent.membership[position].argmax())
+            start = pick(models, slot)
+            leaves = {name: leaf[position, slot if leaf.shape[1] > 1 else 0] for name, leaf in sent.values.items()}
+            yield client, start, map_leaves(torch.sub, start, leaves)
 
 
-def _scaled(found: Tensor, known: Tensor) -> Tensor:
+def scaled(found: Tensor, known: Tensor) -> Tensor:
     """Of one client or cluster, to be compared with others': in deviations above those known not to be in."""
     outside = found[known] if int(known.sum()) >= FEW else found
     return (found - outside.median()) / (outside - outside.median()).abs().median().clamp_min(1e-300)

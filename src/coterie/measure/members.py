@@ -116,9 +116,13 @@ def _logs(name: str, rates: Floats, found: Floats) -> Series:
     return Series(name, np.log10(rates[there]).tolist(), np.log10(found[there]).tolist())
 
 
-def by_size(points: Sequence[tuple[int, float]], title: str, measure: str, chance: float, family: str) -> Chart:
-    """(records behind a cluster, score): whether small clusters give more away."""
-    ordered = sorted(points)
-    series = [Series("clusters", [float(size) for size, _ in ordered], [score for _, score in ordered])]
+def by_size(
+    found: Mapping[str, Sequence[tuple[int, float]]], title: str, measure: str, chance: float, family: str
+) -> Chart:
+    """By attack, (records behind a cluster, score): whether small clusters give more away."""
+    series = [
+        Series(name, [float(size) for size, _ in sorted(points)], [score for _, score in sorted(points)])
+        for name, points in found.items()
+    ]
     caption = "One point a cluster: the records that trained it, and how well its members are told from others."
     return Chart(title, caption, "records in the cluster", measure, series, "scatter", ("chance", chance), family)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.shadows import KNOWS, METHODS, Asked, Rehearsed, Seat, ShadowMembership, final, seen
+from coterie.attacks.span_membership import SpanMembership, spans
 from coterie.attacks.update_membership import UpdateMembership
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
@@ -29,7 +30,7 @@ from coterie.protocols.base import Trainer
 from coterie.rng import Rng
 from coterie.wire.view import ThreatModel, View
 
-BY_UPDATES = "gradients in updates"
+BY_UPDATES, BY_SPAN = "gradients in updates", "span of updates"
 FIRST = next(iter(METHODS))
 """The comparison that rates at few false alarms, controls and curves over rounds are told of: fixed beforehand."""
 
@@ -45,7 +46,8 @@ class ModelMembership(Family):
         "knows how sure a model is of each record where it was in and where it was out. Members are training rows, "
         "others the rows that clients are tested on; a record is compared with others of its cluster. The server looks "
         "at what the record's client sent. Whoever sees updates also solves for the weight with which each record's "
-        "gradient is in them. The control has only records that nobody trained on."
+        "gradient is in them and, where the model is dense from its input on, asks whether the record lies in the span "
+        "of what the first layer moved by. The control has only records that nobody trained on."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -150,7 +152,7 @@ class Attacker:
         self.model, self.examples, self.game, self.rounds = model, examples, game, rounds
         self.views, self.clip = views, clip
         self.rehearsed: Mapping[Seat, Rehearsed] = {}
-        self.by_updates: dict[Seat, Suspicions] = {}
+        self.by_updates: dict[tuple[Seat, str], Suspicions] = {}
 
     @property
     def asked(self) -> Asked:
@@ -188,15 +190,29 @@ class Attacker:
         return FromSeat(seat, guesses[FIRST], named)
 
     def _from_updates(self, seat: Seat, rng: Rng) -> list[Finding]:
-        """By the gradients that records would have caused, in what clients sent or clusters moved by."""
-        looked = tuple(updates_of(self.views[seat].rounds()))
-        attack = UpdateMembership(seat, self.model, self.asked, looked, self.clip)
-        guess = attack.infer(self.views[seat], Auxiliary(self.examples), rng.child("updates"))
-        if not guess.scores:
-            guess = self.nothing()
-        self.by_updates[seat] = guess
-        told = members.findings(guess, self.game.truth, BY_UPDATES, KNOWS)
-        return [*told, members.control(guess, self.game.truth, BY_UPDATES, KNOWS, rng)]
+        """By what records would have caused in what clients sent or clusters moved by, and by what that is made of."""
+        found: list[Finding] = []
+        for name in self._on_updates:
+            guess = self._read_updates(name, seat, seat, rng)
+            if not guess.scores and seat is Seat.UPLOADS:  # a server that can read no upload reads published models
+                guess = self._read_updates(name, Seat.PUBLISHED, seat, rng)
+            guess = guess if guess.scores else self.nothing()
+            self.by_updates[seat, name] = guess
+            found += members.findings(guess, self.game.truth, name, KNOWS)
+            found.append(members.control(guess, self.game.truth, name, KNOWS, rng))
+        return found
+
+    @property
+    def _on_updates(self) -> tuple[str, ...]:
+        return (BY_UPDATES, BY_SPAN) if spans(self.model) else (BY_UPDATES,)
+
+    def _read_updates(self, name: str, looking: Seat, seat: Seat, rng: Rng) -> Suspicions:
+        view, examples = self.views[seat], Auxiliary(self.examples)
+        if name == BY_SPAN:
+            return SpanMembership(looking, self.model, self.asked).infer(view, examples, rng.child("span"))
+        looked = tuple(updates_of(view.rounds()))
+        attack = UpdateMembership(looking, self.model, self.asked, looked, self.clip)
+        return attack.infer(view, examples, rng.child("updates"))
 
     def nothing(self) -> Suspicions:
         """Of who can read nothing at all: it says the same of every record."""
@@ -220,10 +236,10 @@ class Attacker:
         """The curve on a log scale, and what each cluster gives away by its size."""
         curves = {f"{one.seat.value}, {FIRST}": _whole_curve(one.guess, self.game.truth) for one in found}
         curves |= {
-            f"{seat.value}, {BY_UPDATES}": _whole_curve(one, self.game.truth) for seat, one in self.by_updates.items()
+            f"{seat.value}, {name}": _whole_curve(one, self.game.truth) for (seat, name), one in self.by_updates.items()
         }
         name = ModelMembership.name
-        sized = self.by_cluster(self.by_updates[Seat.PUBLISHED])
+        sized = {how: self.by_cluster(one) for (seat, how), one in self.by_updates.items() if seat is Seat.PUBLISHED}
         return [
             members.log_roc(curves, name),
             members.by_size(sized, "Members found, by the size of the cluster", "AUC", 0.5, name),
@@ -245,7 +261,7 @@ class Attacker:
 
     def exposed(self, found: Sequence[FromSeat]) -> list[Suspected]:
         """The clients of whose records most are found, and the records that are surest, from the best seat."""
-        seat, guess = list(self.by_updates.items())[-1]  # the seat that sees most
+        (seat, how), guess = list(self.by_updates.items())[-1]  # the seat that sees most, and what finds most
         truth = self.game.truth
         whose: dict[Hashable, int] = {
             key: int(self.asked.clients[key]) for key in truth.answers if isinstance(key, int)
@@ -261,8 +277,8 @@ class Attacker:
         name, who = ModelMembership.name, seat.value
         found_at = "members found at 1 % false alarms"
         return [
-            Suspected(name, BY_UPDATES, who, "client", found_at, clients),
-            Suspected(name, BY_UPDATES, who, "record", "deviations above non-members", records),
+            Suspected(name, how, who, "client", found_at, clients),
+            Suspected(name, how, who, "record", "deviations above non-members", records),
         ]
 
 
