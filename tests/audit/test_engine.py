@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from coterie.measure.verdicts import Verdict
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.report.html import render
+from coterie.run.fingerprint import forget
 from coterie.run.jobs import JobFailed
 
 pytestmark = pytest.mark.usefixtures("only_the_toy")
@@ -143,6 +145,7 @@ def test_a_defence_with_no_place_in_a_family_is_a_row_and_nothing_fails(
         "family": "toy",
         "reason": "it needs gradients",
         "defence": "noise (strength 1)",
+        "failed": False,
     }
     assert render(result).count("it needs gradients") == 2
 
@@ -172,6 +175,24 @@ def test_an_edited_data_file_is_another_audit(tmp_path: Path) -> None:
     before = asked.fingerprint
     assert before == asked.fingerprint
     data.write_text("a,b\n1,2\n3,4\n")
+    assert asked.fingerprint != before
+    before, then = asked.fingerprint, data.stat()
+    data.write_text("a,b\n1,2\n3,5\n")
+    os.utime(data, ns=(then.st_atime_ns, then.st_mtime_ns))  # as a copy that keeps times would
+    assert data.stat().st_size == then.st_size
+    assert asked.fingerprint != before
+
+
+def test_a_model_is_known_by_its_code_and_by_what_that_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "layers_of_mine.py").write_text("WIDTH = 4\n")
+    (tmp_path / "net_of_mine.py").write_text(
+        "from torch import nn\nfrom layers_of_mine import WIDTH\nclass Net(nn.Sequential): ...\n"
+    )
+    asked = subject(model={"kind": "net_of_mine:Net"})
+    before = asked.fingerprint
+    (tmp_path / "layers_of_mine.py").write_text("WIDTH = 8\n")
+    forget()
     assert asked.fingerprint != before
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,20 @@ def test_the_game_asks_about_rows_that_were_trained_on_and_rows_that_were_not() 
                 and int(federation.examples.y[game.asked.rows[one]]) == label
             ]
             assert there.count(True) <= 3 * there.count(False)
+
+
+def test_a_copy_of_what_was_trained_on_is_no_other_record() -> None:
+    """It would be found, and count as a false alarm; and what is there ten times is asked about once."""
+    federation = blobs((12, 9, 0, 12))
+    examples, rows = federation.examples, federation.train.rows
+    held = federation.test.rows
+    x, y = examples.x.clone(), examples.y.clone()
+    x[held[0]], y[held[0]] = x[rows[0]], y[rows[0]]
+    x[rows[2]], y[rows[2]] = x[rows[1]], y[rows[1]]
+    copied = replace(federation, examples=replace(examples, x=x, y=y))
+    asked = Game.of(copied, torch.tensor([0, 1, 0, 1]), 100, Rng.seeded(0)).asked.rows.tolist()
+    assert int(held[0]) not in asked
+    assert len({int(rows[1]), int(rows[2])} & set(asked)) == 1
 
 
 def test_looks_are_of_the_second_half_and_updates_of_all() -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from coterie.audit import reference
 from coterie.audit.case import check_limits, parse
+from coterie.audit.engine import audit
+from coterie.audit.objects import Handed
 from coterie.config.schema import Choice
+from coterie.data.federation import Shards
 from coterie.errors import InvalidInput
+from coterie.flow.guard import Defence
+from coterie.protocols.fedavg import FedAvg
 
 SUBJECT = {
     "evaluate_every": 2,
@@ -65,6 +72,25 @@ def test_a_property_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
 def test_a_limit_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidInput, match="limit max_epsilon=nan is no number"):
         check_limits({"max_epsilon": math.nan}, ["max_epsilon"])
+
+
+def test_a_limit_that_anything_would_meet_is_refused(tmp_path: Path) -> None:
+    for name, bound in (("max_model_membership_auc", 60.0), ("stress.max_property_auc", 1.5), ("min_accuracy", 90.0)):
+        with pytest.raises(InvalidInput, match=rf"limit {name}={bound} must lie in 0..1"):
+            audit(parse(SUBJECT | {"limits": {name: bound}}, "subject"), tmp_path)
+
+
+def test_clients_that_are_there_twice_are_refused(tmp_path: Path) -> None:
+    """They would count as two that agree."""
+    rows = [f"{row / 60},{site},{row % 2}" for site in range(2) for row in range(30)]
+    (tmp_path / "rows.csv").write_text("a,site,b\n" + "\n".join(rows))
+    data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label": "b", "tags": ["site"]}
+    sites = {"data": data, "partition": {"kind": "by_tag", "tag": "site"}, "model": {"kind": "fcnn", "hidden": 2}}
+    asked = parse(SUBJECT | sites, "subject")
+    federation = asked.federation()
+    twice = replace(federation, train=Shards.of([torch.arange(20), torch.arange(30, 50)]))
+    with pytest.raises(InvalidInput, match="clients 0 and 1 hold the very same 20 rows"):
+        Handed.of(FedAvg(rounds=1), twice, asked.built_model(twice.examples), [Defence()]).rehearse()
 
 
 def test_clients_by_a_column_are_the_same_in_every_seed(tmp_path: Path) -> None:

@@ -93,7 +93,8 @@ class Spanned:
         noise = max(self.rounding, float(strengths.quantile(FLOOR)), 1e-300)
         along = (records @ directions).square()
         left = along @ (noise / (strengths.clamp_min(0) + noise))
-        return (left / along.sum(1).clamp_min(1e-300)).clamp_min(1e-300)
+        share: Tensor = left / along.sum(1).clamp_min(1e-300)
+        return share.clamp_min(1e-300)
 
 
 def _first(params: Params) -> Tensor:

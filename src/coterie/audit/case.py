@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -23,9 +22,11 @@ from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.dealing import value_of
 from coterie.errors import InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
+from coterie.run.fingerprint import code
 from coterie.run.fitting import require_fit
 
 SAME = 0.5  # of their rows: clients that keep so many are the same clients
+READ_WHOLE = 1 << 28  # bytes: a data file up to this is known by its content, a larger one by its size and time
 FORMAT = 3  # of what a job keeps: results in another are not taken
 
 
@@ -221,6 +222,8 @@ class Subject(Config):
         self._require_classes(federation.examples)
         holding = int((federation.sizes > 0).sum())
         require(holding >= 2, "clients with data", holding, "must be 2 at least: what one client trains, nobody shares")
+        if isinstance(federation, Federation):
+            _require_distinct(federation)
         case = self.case(self.trainers[0], federation)
         clients = federation.clients
         for choice in self.audit.compare:
@@ -264,22 +267,28 @@ class Subject(Config):
         if self.recorded:
             said["defence"] = self.defence.model_dump(mode="json")
         said["files"] = [_stamps(path) for path in self._files()]
+        if ":" in self.model.kind:
+            said["model code"] = code(registry.model_target(self.model.kind).__module__)
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def _files(self) -> Iterator[Path]:
-        """The user's own: data, recording and model."""
+        """The user's own: data and recording."""
         if path := self.data.options.get("path"):
             yield from (Path(path), Path(self.data.options.get("folder", "."), path))
         if self.recorded and self.recorded.folder:
             yield self.recorded.folder
-        if ":" in self.model.kind:
-            yield Path(inspect.getfile(registry.model_target(self.model.kind)))
 
 
-def _stamps(path: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of a file, or of all files in a folder."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    return [(str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files if one.is_file()]
+def _stamps(path: Path) -> list[tuple[str, int, int, str]]:
+    """Names, sizes and times of a file, or of all files in a folder; and what it says, of one file that is not huge."""
+    files = [one for one in (sorted(path.rglob("*")) if path.is_dir() else [path]) if one.is_file()]
+    return [(str(one), one.stat().st_size, one.stat().st_mtime_ns, _content(one, len(files))) for one in files]
+
+
+def _content(path: Path, among: int) -> str:
+    if among > 1 or path.stat().st_size > READ_WHOLE:
+        return ""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def parse(values: Mapping[str, object], where: str) -> Subject:
@@ -290,6 +299,19 @@ def read(path: Path) -> Subject:
     subject = parse(read_toml(path, "`coterie init` writes an example"), str(path))
     found = [str(own) if (own := path.parent / name).is_file() else name for name in subject.audit.attacks]
     return beside(subject.attacked_by(found), path)
+
+
+def _require_distinct(federation: Federation) -> None:
+    """Clients are units: what is there twice would be counted as two that agree."""
+    alike, known = federation.examples.alike(), dict[tuple[int, ...], int]()
+    for client in federation.sizes.nonzero().flatten().tolist():
+        rows = tuple(alike[federation.train[client]].sort().values.tolist())
+        other = known.setdefault(rows, client)
+        if other != client and rows:
+            raise InvalidInput(
+                f"clients {other} and {client} hold the very same {len(rows)} rows, and an audit would count them "
+                "twice; leave one of them out"
+            )
 
 
 NAMES = {
@@ -340,8 +362,10 @@ def _option(name: str, value: object) -> str:
     return f"{name} ({in_words(value)})" if isinstance(value, Mapping | list | tuple) else f"{name} {in_words(value)}"
 
 
-def check_limits(limits: dict[str, float], known: list[str]) -> None:
+def check_limits(limits: dict[str, float], known: list[str], shares: Collection[str] = ()) -> None:
+    """``shares``: those of a score between 0 and 1. A limit of 60 there is a slip, and would be met by anything."""
     for name, bound in limits.items():
         if name not in known:
             raise InvalidInput(f"limit {name!r} {nearest(name, known)}")
         require(not math.isnan(bound), f"limit {name}", bound, "is no number; nothing can be held against it")
+        require(name not in shares or 0 <= bound <= 1, f"limit {name}", bound, "must lie in 0..1, as the score does")

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from coterie.audit import curves, gate, work
 from coterie.audit.case import Subject, check_limits, label
-from coterie.audit.family import Family
+from coterie.audit.family import Family, built_in
 from coterie.audit.plugins import all_families, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
+from coterie.errors import CoterieError
 from coterie.measure.findings import AuditResult, LeftOut, Method
 from coterie.run.folder import versions
 from coterie.run.jobs import Progress
@@ -31,7 +32,7 @@ def audit(
     Jobs whose results the folder holds are not run again, unless ``fresh``.
     """
     started = time.monotonic()
-    check_limits(subject.limits, gate.known_limits(all_families(subject.audit.attacks)))
+    check_limits(subject.limits, gate.known_limits(all_families(subject.audit.attacks)), gate.shares(built_in()))
     if not subject.recorded:
         subject.rehearse()
     chosen, not_admitted = admitted(subject)
@@ -81,11 +82,29 @@ def admitted(subject: Subject) -> tuple[list[Family], list[LeftOut]]:
     for family in all_families(named):
         if wanted and family.name not in wanted:
             left_out.append(LeftOut(family.name, "not asked for"))
-        elif reason := family.admits_recording(recording) if recording else family.admits(subject):
-            left_out.append(LeftOut(family.name, reason))
         else:
-            chosen.append(family)
+            reason, broke = _why_not(family, subject, recording)
+            if reason:
+                left_out.append(LeftOut(family.name, reason, failed=broke))
+            else:
+                chosen.append(family)
     return chosen, left_out
+
+
+def _why_not(family: Family, subject: Subject, recording: Recording | None) -> tuple[str, bool]:
+    """Why a family has no place here, and whether that is because it broke when it was asked."""
+    try:
+        if recording:
+            return family.admits_recording(recording), False
+        if why := family.admits(subject):
+            return why, False
+        for ask in (family.defences, family.threats, family.differs, family.protocol):
+            ask(subject)
+    except CoterieError:
+        raise
+    except Exception as error:
+        return f"{type(error).__name__}: {error}", True
+    return "", False
 
 
 def settings(family: Family, subject: Subject) -> list[Choice]:

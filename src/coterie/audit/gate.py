@@ -30,6 +30,11 @@ def known_limits(families: Sequence[Family]) -> list[str]:
     return [*leakage, *(f"{STRESS}{name}" for name in leakage), EPSILON, *SERVED]
 
 
+def shares(families: Sequence[Family]) -> list[str]:
+    """The limits on scores between 0 and 1; of a family of one's own nobody knows the scale."""
+    return [name for name in known_limits(families) if name not in (EPSILON, COST)]
+
+
 def leakage_limit(family: Family, stress: bool = False) -> str:
     """A stress test is of another federation than the one that is launched: it is limited where a limit says so."""
     return f"{STRESS if stress else ''}max_{family.limit}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -25,6 +26,7 @@ from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.learn.models.model import Model
 from coterie.rng import Rng
+from coterie.run import fingerprint
 from coterie.run.fingerprint import digest
 
 
@@ -166,6 +168,8 @@ def _traces(thing: object) -> Iterator[str]:
     """What tells an object from others of its kind; raises ``TypeError`` where that cannot be known."""
     kind = type(thing)
     yield f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__.partition(".")[0] not in (*sys.stdlib_module_names, "coterie", "torch", "numpy"):
+        yield _source(kind.__module__)
     if isinstance(thing, Tensor):
         yield f"{thing.dtype} {tuple(thing.shape)}"
         yield hashlib.sha256(thing.detach().contiguous().cpu().numpy().tobytes()).hexdigest()
@@ -187,6 +191,13 @@ def _traces(thing: object) -> Iterator[str]:
         yield from _traces(vars(thing))
     else:
         raise TypeError(f"{kind.__name__} has no plain form")
+
+
+def _source(module: str) -> str:
+    """Of somebody's own code, and of what that imports; what was typed into a prompt has none that could be known."""
+    if fingerprint.path_of(module) is None:
+        raise TypeError(f"{module} has no source")
+    return fingerprint.code(module)
 
 
 def _key(choice: Choice) -> str:

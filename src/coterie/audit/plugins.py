@@ -103,7 +103,7 @@ def _file(path: str) -> ModuleType:
     sys.modules[place.stem] = module
     sys.path.append(str(place.parent))  # for what lies beside it
     try:
-        spec.loader.exec_module(module)
+        exec(compile(place.read_bytes(), path, "exec"), vars(module))  # not by bytecode, which may be of another edit
     except Exception as error:
         del sys.modules[place.stem]
         raise InvalidInput(f"attack {path} fails when it is imported: {type(error).__name__}: {error}") from error

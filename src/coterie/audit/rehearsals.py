@@ -51,10 +51,11 @@ class Game:
         draws = rng.child("game").numpy()
         inside = torch.stack([train.rows, _owners(train)], 1)
         held = torch.stack([test.rows, _owners(test)], 1)
-        held = held[~torch.isin(held[:, 0], train.rows)]
-        held = held[torch.from_numpy(draws.permutation(len(held)))]
-        _, first = _first_of_each(held[:, 0])  # a row that several clients are tested on is asked about once
-        outside = held[first]
+        alike = federation.examples.alike()
+        held = held[~torch.isin(alike[held[:, 0]], alike[train.rows])]  # a copy of what was trained on was trained on
+        inside, held = (side[torch.from_numpy(draws.permutation(len(side)))] for side in (inside, held))
+        # What several clients have is asked about once.
+        inside, outside = (side[_first_of_each(alike[side[:, 0]])] for side in (inside, held))
         inside = inside[torch.from_numpy(draws.permutation(len(inside))[:most])]
         outside = outside[torch.from_numpy(draws.permutation(len(outside))[:most])]
         both = torch.cat([inside, outside])
@@ -87,12 +88,11 @@ def _owners(parts: Shards) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(parts)), parts.sizes)
 
 
-def _first_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct values, and where each stands first."""
+def _first_of_each(values: Tensor) -> Tensor:
+    """Where each distinct value stands first."""
     order = values.argsort(stable=True)
-    found, counts = values[order].unique_consecutive(return_counts=True)
-    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]]) if len(counts) else counts
-    return found, order[starts]
+    counts = values[order].unique_consecutive(return_counts=True)[1]
+    return order[torch.cat([counts.new_zeros(1), counts.cumsum(0)[:-1]])] if len(counts) else order
 
 
 def updates_of(rounds: Sequence[int], most: int = UPDATES) -> list[int]:

@@ -4,9 +4,10 @@ did not fit this federation."""
 from __future__ import annotations
 
 import json
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coterie.audit import reference
@@ -25,9 +26,9 @@ from coterie.measure.cost import forget_peak
 from coterie.measure.findings import Defended, LeftOut
 from coterie.measure.plain import from_plain, to_plain
 from coterie.run.fingerprint import digest
-from coterie.run.jobs import Job, Progress, Result, run_jobs
+from coterie.run.jobs import Job, Progress, Result, forget, run_jobs
 
-EVIDENCE, REFUSED, WARNED, READ = "evidence", "refused", "warned", "read"
+EVIDENCE, REFUSED, BROKE, WARNED, READ = "evidence", "refused", "broke", "warned", "read"
 NONE = Choice(kind="none")
 BESIDE: dict[str, bool | set[str]] = {
     "name": True,
@@ -103,23 +104,32 @@ def run(
         if progress is not None:
             progress(done, total, key)
 
-    results = run_jobs(jobs, folder / subject.fingerprint, processes=processes, progress=tell, fresh=fresh)
+    place = folder / subject.fingerprint
+    results = run_jobs(jobs, place, processes=processes, progress=tell, fresh=fresh)
+    for key, row in results.items():
+        if any(BROKE in one for one in (row, *row.get(READ, {}).values())):
+            forget(place, key)  # what broke is tried again
     left_out, warned = list(plan.left_out), dict[str, str]()
     tried: list[Tried] = []
     served: dict[Choice, Defended] = {}
 
     def shown(family: str, choice: Choice, reads: bool = False) -> list[Evidence]:
-        """One a seed; none where one of them was refused."""
+        """One a seed; none where one of them was refused, or broke."""
         rows = [results[key_of(AS_CONFIGURED if reads else family, choice, seed)] for seed in range(subject.seeds)]
         if reads and not any(REFUSED in row for row in rows):
             rows = [row[READ][family] for row in rows]
         one = LeftOut(family, "", "" if choice == NONE else label(choice))
-        if reasons := [row[REFUSED] for row in rows if REFUSED in row]:
-            left_out.append(LeftOut(one.family, reasons[0], one.defence))
+        for what in (BROKE, REFUSED):
+            if reasons := [row[what] for row in rows if what in row]:
+                left_out.append(replace(one, reason=reasons[0], failed=what == BROKE))
+                return []
+        found = [evidence_from(row) for row in rows]
+        if why := "" if family == AS_CONFIGURED else _inconsistent(found):
+            left_out.append(replace(one, reason=why, failed=True))
             return []
         if told := list(dict.fromkeys(text for row in rows for text in row.get(WARNED, ()))):
             warned[str(one)] = told[0] + (f" (and {len(told) - 1} more of the kind)" if len(told) > 1 else "")
-        return [evidence_from(row) for row in rows]
+        return found
 
     repeated = frozenset[str]() if subject.recorded else subject.repeated_units
     undefended = shown(AS_CONFIGURED, NONE) if NONE in plan.references else []
@@ -186,7 +196,7 @@ def run_one(family: str, subject: Words, defence: Words, seed: int, needed: bool
     def measure() -> Evidence:
         return chosen.replay(Recording(asked), seed) if asked.recorded else chosen.measure(asked, choice, seed)
 
-    return _told(measure, choice, needed)
+    return _told(measure, choice, needed, attack=True)
 
 
 def run_reference(
@@ -210,23 +220,52 @@ def run_reference(
     def measure() -> Evidence:
         with reference.run(asked, choice, seed, threats) as run:
             for name, family in readers.items():
-                read[name] = _told(lambda family=family: family.read(run), choice, families[name])  # type: ignore[misc]
+                read[name] = _told(lambda family=family: family.read(run), choice, families[name], True)  # type: ignore[misc]
             return run.evidence()
 
     return {**_told(measure, choice, needed), READ: read}
 
 
-def _told(measure: Callable[[], Evidence], choice: Choice, needed: bool) -> Result:
-    """What was measured, or why it was not; what is needed, and undefended training that diverges, raises."""
+def _told(measure: Callable[[], Evidence], choice: Choice, needed: bool, attack: bool = False) -> Result:
+    """What was measured, or why it was not; what is needed, and undefended training that diverges, raises.
+
+    An attack that breaks for whatever reason takes nothing else with it: it is told that it did, and not kept.
+    """
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            evidence = measure()
+            plain = to_plain(_checked(measure()))
         except (InvalidInput, Diverged) as error:
             if needed or (isinstance(error, Diverged) and choice == NONE):
                 raise
             return {REFUSED: str(error)}
-    return {EVIDENCE: to_plain(evidence), WARNED: [f"{one.category.__name__}: {one.message}" for one in told]}
+        except Exception as error:
+            if not attack:
+                raise
+            return {BROKE: _where(error)}
+    return {EVIDENCE: plain, WARNED: [f"{one.category.__name__}: {one.message}" for one in told]}
+
+
+def _checked(evidence: object) -> Evidence:
+    if not isinstance(evidence, Evidence):
+        raise TypeError(f"it returned {type(evidence).__name__} in the place of Evidence")
+    return evidence
+
+
+def _where(error: Exception) -> str:
+    """What went wrong and where, in one line."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})".replace("\n", " ")
+
+
+def _inconsistent(found: Sequence[Evidence]) -> str:
+    """Why what a family says of several seeds cannot be told together; empty if it can."""
+    named = [[(one.attack, one.adversary, one.measure, one.control) for one in each.findings] for each in found]
+    if not all(any(not control for *_, control in each) for each in named):
+        return "it returned no finding of an attack; a score that is not known is Finding.unscored"
+    if any(each != named[0] for each in named):
+        return "its findings are others in every seed; return the same attacks in the same order"
+    return ""
 
 
 def key_of(family: str, choice: Choice, seed: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from coterie.measure.claims import Outcome
-from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, counted, telling
+from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, LeftOut, counted, telling
 from coterie.measure.verdicts import SIZE, Verdict
 
 FEW = 5  # names in a line of the terminal
@@ -21,20 +21,25 @@ def headline_of(result: AuditResult) -> str:
 
 def brief_of(result: AuditResult) -> str:
     """The same for few lines: without what would decide, and what was left out is only counted."""
-    omitted = len(result.left_out)
+    omitted = len(result.left_out) - len(broken(result))
     parts = [*_launched(result, brief=True), *_rest(result, brief=True)]
     return " ".join([*parts, *([f"{counted(omitted, 'thing')} {_was(omitted)} left out."] if omitted else [])])
 
 
 def _rest(result: AuditResult, brief: bool = False) -> list[str]:
     parts = [*_gained(result, brief), *_stressed(result, brief)]
-    parts += [*_controls(result), *_claims(result), *_learnt(result)]
+    parts += [*_broken(result, brief), *_controls(result), *_claims(result), *_learnt(result)]
     failed = sum(not check.passed for check in result.checks)
     if failed:
         parts.append(f"{failed} of {counted(len(result.checks), 'limit')} {_is(failed)} broken.")
     elif result.checks:
         parts.append("All limits are met.")
     return parts
+
+
+def broken(result: AuditResult) -> list[LeftOut]:
+    """Attacks that have a place here, and broke."""
+    return [one for one in result.left_out if one.failed]
 
 
 def judged(result: AuditResult) -> list[tuple[str, Finding]]:
@@ -100,6 +105,20 @@ def _stressed(result: AuditResult, brief: bool) -> list[str]:
     return [f"Stress tests, of a federation that was changed for them: {_listed(said, brief)}."] if said else []
 
 
+def _broken(result: AuditResult, brief: bool) -> list[str]:
+    """What broke has found nothing, and that is no safety."""
+    failed = broken(result)
+    said = [f"{one}: {one.reason}" for one in failed]
+    return (
+        [
+            f"{counted(len(failed), 'attack')} broke, and nobody knows what {_they(failed)} would have found "
+            f"({_listed(said, brief)})."
+        ]
+        if failed
+        else []
+    )
+
+
 def _controls(result: AuditResult) -> list[str]:
     controls = [one for one in result.findings if one.control]
     fooled = [one.family for one in controls if one.among(len(controls)).verdict is Verdict.LEAKS]
@@ -129,12 +148,12 @@ def _omissions(result: AuditResult) -> list[str]:
     """What has no place here: counted, so that silence is not taken for safety."""
     places: dict[str, list[str]] = {}
     for one in result.left_out:
-        if one.defence:
+        if one.defence and not one.failed:
             places.setdefault(one.defence, []).append(one.family)
     count = sum(len(families) for families in places.values())
     said = "; ".join(f"{defence} in {', '.join(families)}" for defence, families in places.items())
     parts = [f"{counted(count, 'combination')} {_was(count)} left out: {said}."] if count else []
-    kinds = [one.family for one in result.left_out if not one.defence]
+    kinds = [one.family for one in result.left_out if not one.defence and not one.failed]
     if kinds:
         parts.append(f"{counted(len(kinds), 'kind')} of attack {_was(len(kinds))} not run ({', '.join(kinds)}).")
     return parts
@@ -156,6 +175,10 @@ def _those(found: dict[str, Finding], verdict: Verdict) -> dict[str, Finding]:
 
 def _kinds(families: dict[str, Finding]) -> str:
     return f"{counted(len(families), 'kind')} of attack"
+
+
+def _they(things: Sequence[object]) -> str:
+    return "it" if len(things) == 1 else "they"
 
 
 def _is(count: int) -> str:

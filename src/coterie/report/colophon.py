@@ -50,7 +50,10 @@ LEFT_OUT = ("Kind of attack", "Defence", "Why")
 
 
 def left_out(left: Sequence[LeftOut], warned: Mapping[str, str]) -> Html:
-    rows = [row(LEFT_OUT, [capital(one.family), one.defence or "all", one.reason]) for one in left]
+    rows = [
+        row(LEFT_OUT, [capital(one.family), one.defence or "all", f"broke: {one.reason}" if one.failed else one.reason])
+        for one in left
+    ]
     return section(
         "left-out",
         "What was left out, and why",

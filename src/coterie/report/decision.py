@@ -6,7 +6,7 @@ import math
 
 from coterie.measure.claims import Outcome
 from coterie.measure.findings import UNDEFENDED, AuditResult, Defended, Finding
-from coterie.measure.headline import judged, together
+from coterie.measure.headline import broken, judged, together
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, row, table
@@ -64,6 +64,7 @@ def next_steps(result: AuditResult) -> list[str]:
     found = judged(result)
     served = next((one for one in result.as_configured if one.defence == result.launched), None)
     steps = [*_about_claims(result), *_about_use(served)]
+    steps += [f"{capital(str(one))} broke ({one.reason}): mend it and run the audit again." for one in broken(result)]
     for family, one in found:
         if one.verdict is Verdict.LEAKS and not one.stress:
             steps.append(f"{capital(family)} leaks: {_remedy(result, family, one)}.")

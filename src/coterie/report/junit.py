@@ -5,16 +5,20 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from coterie.measure.findings import AuditResult
+from coterie.measure.headline import broken
 from coterie.report.markup import printable
 
 SUITE = "coterie gate"
 
 
 def junit_xml(result: AuditResult) -> str:
-    """One test case for each limit; a broken limit is a failure with its reason. Every verdict is a property."""
+    """One test case for each limit; a broken limit is a failure with its reason, and an attack that broke an error.
+    Every verdict is a property."""
     checks = result.checks
     failed = sum(not check.passed for check in checks)
-    counts = {"tests": str(len(checks)), "failures": str(failed), "errors": "0", "skipped": "0"}
+    broke = broken(result)
+    numbers = {"tests": len(checks) + len(broke), "failures": failed, "errors": len(broke), "skipped": 0}
+    counts = {name: str(number) for name, number in numbers.items()}
     root = ElementTree.Element("testsuites", {"name": SUITE, **counts})
     group = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
     verdicts = ElementTree.SubElement(group, "properties")
@@ -32,5 +36,8 @@ def junit_xml(result: AuditResult) -> str:
             failure.text = f"{limit}, measured {found}: {reason}"
         output = ElementTree.SubElement(case, "system-out")
         output.text = f"measured {found}; {reason}"
+    for attack in broke:
+        case = ElementTree.SubElement(group, "testcase", {"classname": SUITE, "name": printable(str(attack))})
+        ElementTree.SubElement(case, "error", {"message": printable(attack.reason), "type": "attack broke"})
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from coterie.measure.claims import Outcome
 from coterie.measure.findings import AuditResult, Defended, counted
-from coterie.measure.headline import brief_of, judged
+from coterie.measure.headline import brief_of, broken, judged
 from coterie.measure.intervals import Interval
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import printable
@@ -107,16 +107,18 @@ def gate_lines(result: AuditResult) -> list[Text]:
     for check in sorted(result.checks, key=lambda check: check.passed):
         mark = _text("✓ met", "blue") if check.passed else _text("✕ broken", "bold red")
         lines.append(mark + _text(f" {check.limit}: {limit_value(check)}, {check.reason}"))
-    return _section("Gate: passed" if result.passed else "Gate: failed", lines, LIMITS, "limit")
+    passed = all(check.passed for check in result.checks)
+    return _section("Gate: passed" if passed else "Gate: failed", lines, LIMITS, "limit")
 
 
 def _asides(result: AuditResult) -> list[Text]:
     lines = [_text(found.recommendation) for found in result.frontiers[:FRONTIERS]]
     if result.suspected:
         lines.append(_text(f"What the attacks suspect: {counted(len(result.suspected), 'list')} in the report", "dim"))
-    if result.left_out:
-        first = result.left_out[0]
-        lines.append(_text(f"Left out: {len(result.left_out)}, such as {first} ({first.reason})", "dim"))
+    left_out = [one for one in result.left_out if not one.failed]
+    for kind, those, style in (("Broke", broken(result), "bold red"), ("Left out", left_out, "dim")):
+        if those:
+            lines.append(_text(f"{kind}: {len(those)}, such as {those[0]} ({those[0].reason})", style))
     if result.warned:
         name, text = next(iter(result.warned.items()))
         lines.append(_text(f"Warned: {len(result.warned)}, such as {name} ({text})", "dim"))

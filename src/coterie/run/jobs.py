@@ -189,6 +189,11 @@ def stored(folder: Path, job: Job) -> Result | None:
     return Kept.of([job], folder).results.get(job.key)
 
 
+def forget(folder: Path, key: str) -> None:
+    """Of a result that is not worth keeping: the job is run again the next time."""
+    _path(folder, key).unlink(missing_ok=True)
+
+
 MADE_BY, RESULT, TOOK = "made by", "result", "seconds"
 
 
