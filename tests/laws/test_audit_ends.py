@@ -117,6 +117,7 @@ def test_every_pair_is_a_finding_or_a_reason(trainer: str, tmp_path: Path) -> No
 def accounted_for(asked: Subject, result: AuditResult) -> None:
     families, _ = admitted(asked)
     assert len(families) >= (1 if asked.trainers[0].kind in CLUSTERINGS else 3)
+    assert not [str(one) + one.reason for one in result.left_out if one.failed]
     reasons = {(one.family, one.defence): one.reason for one in result.left_out}
     assert all(reasons.values())
     found = {(one.family, one.defence) for one in result.findings}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
 from coterie.bench.ratio import Ratio
 from coterie.bench.registry import Options
@@ -52,22 +53,25 @@ def audited(defence: DpSgd, seed: int, canaries: int = CANARIES) -> tuple[Guaran
 
 
 def canaries(options: Options, audits: int = AUDITS) -> Iterator[Ratio]:
-    """Seeds from 1000 on: what was chosen (how many answers, how canaries look) was chosen on others."""
-    first = 1000 + options.seed
-    shares = []
-    for seed in range(first, first + audits):
-        claim, bound = audited(DpSgd(1.0, SIGMA_8), seed)
-        shares.append(bound.epsilon / claim.epsilon)
-    median = sorted(shares)[len(shares) // 2]
-    told = f"{CANARIES} canaries, claimed epsilon {claim.epsilon:.2f}, at most {bound.power:.2f} could have been proven"
-    name = f"honest DP-SGD, measured over claimed epsilon: largest of {audits} audits"
-    yield Ratio(name, max(shares), "", None, 1.0, bound_on_ratio=False, setup=told)
+    """Seeds from 1000 on: what was chosen (how many answers, how canaries look) was chosen on others.
+
+    Of an epsilon of 8 no such audit could prove more than 4.17, so that only of the smaller one "never violated" says
+    anything.
+    """
+    seeds = range(1000 + options.seed, 1000 + options.seed + audits)
+    for sigma in (SIGMA_2_6, SIGMA_8):
+        found = [audited(DpSgd(1.0, sigma), seed) for seed in seeds]
+        claim, bound = found[0]
+        could = f"at most {bound.power:.2f} could have been proven"
+        told = f"{CANARIES} canaries, claimed epsilon {claim.epsilon:.2f}, {could}"
+        largest = max(one.epsilon / said.epsilon for said, one in found)
+        name = f"honest DP-SGD of {claim.epsilon:.2f}, measured over claimed epsilon: largest of {audits} audits"
+        yield Ratio(name, largest, "", None, 1.0, bound_on_ratio=False, setup=told)
+    middle = median(one.epsilon for _, one in found)
     name = f"{LEAST} over the epsilon that is measured of {claim.epsilon:.2f}: median of {audits} audits"
-    yield Ratio(name, LEAST / (median * claim.epsilon), "", None, 1.0, bound_on_ratio=False, setup=told)
-    missed = []
-    for seed in range(first, first + audits // 5):
-        claim, bound = audited(CutNoise(1.0, SIGMA_2_6), seed)
-        missed.append(claim.epsilon / max(bound.epsilon, 1e-9))
-    told = f"claimed epsilon {claim.epsilon:.2f}; the noise is 0.3 of what is claimed"
-    name = f"cut noise, claimed over measured epsilon: largest of {len(missed)} audits"
-    yield Ratio(name, max(missed), "", None, 1.0, bound_on_ratio=False, setup=told)
+    yield Ratio(name, LEAST / middle, "", None, 1.0, bound_on_ratio=False, setup=told)
+    cut = [audited(CutNoise(1.0, SIGMA_2_6), seed) for seed in seeds[: audits // 5]]
+    told = f"claimed epsilon {cut[0][0].epsilon:.2f}; the noise is 0.3 of what is claimed"
+    name = f"cut noise, claimed over measured epsilon: largest of {len(cut)} audits"
+    missed = max(said.epsilon / max(one.epsilon, 1e-9) for said, one in cut)
+    yield Ratio(name, missed, "", None, 1.0, bound_on_ratio=False, setup=told)
