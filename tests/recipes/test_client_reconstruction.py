@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -58,12 +59,30 @@ def test_everybody_has_pictures_of_its_own_turned_its_own_way() -> None:
     torch.testing.assert_close(federation.examples.x[federation.train[1]], turned)  # the same people, upright
 
 
+def test_writers_are_one_client_s_alone_and_in_the_control_everybody_s(tmp_path: Path) -> None:
+    """Each picture is as bright as its writer's number, so that one can see who wrote it."""
+    count = 64 * 20
+    writer, label = np.arange(count) // 20, np.arange(count) % 10
+    images = np.broadcast_to(writer[:, None, None], (count, 64, 64)).astype(np.uint8) * 3
+    np.savez(tmp_path / "chinese_mnist_64.npz", images=images, label=label, writer=writer)
+    hands = []
+    for control in (False, True):
+        made, _ = Setup("CMNIST", 6, 40, control=control, folder=str(tmp_path)).federation(0)
+        hands.append([{*made.examples.x[made.train[one]].mean((1, 2, 3)).tolist()} for one in (0, 1)])
+    (mine, other), (shared, same) = hands
+    assert not mine & other
+    assert shared & same
+
+
 def test_table_one(tmp_path: Path) -> None:
     chosen = recipe("I")
     shown = chosen.shown(ONE_SEED, results(chosen, ONE_SEED))
-    assert [row.published for row in shown.rows] == [0.413, None, 0.553, 0.545, 0.553, 0.562, 0.575, None]
+    assert [row.published for row in shown.rows] == [
+        *(0.413, None, 0.553, 0.545, 0.553, 0.562, 0.575, None),  # six clients, and the control
+        *(0.523, 0.572),  # eight
+    ]
     assert all({"identified", "own", "strangers", "collapse", "accuracy"} <= row.values.keys() for row in shown.rows)
-    assert len(shown.claims) == 9
+    assert len(shown.claims) == 13
     gallery, *charts = shown.charts
     assert isinstance(gallery, Gallery)
     assert all(isinstance(chart, Chart) for chart in charts)

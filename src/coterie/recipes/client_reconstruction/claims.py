@@ -7,30 +7,29 @@ from collections.abc import Sequence
 from coterie.measure.reproduced import Claim, Row, Rows
 from coterie.recipes.client_reconstruction.tables import is_shown
 
-POOLS = 4  # whose pictures are compared where there are six clients: the victim's, two others', strangers'
-
 
 def table_one_claims(rows: Rows) -> Sequence[Claim]:
     """CFL leaks more than FL, and more the more is tapped: by the paper's score, and by scores with a known chance."""
     claims = []
     for measure in ("similarity", "identified", "beyond others", "beyond strangers"):
         for data in ("MNIST", "CMNIST"):
-            whole, none, plain = (_real(rows, data, method, share) for method, share in WHAT)
-            if whole and plain:
-                text = f"{data}, {measure}: a cluster leaks more than all clients together"
-                claims.append(_more(text, measure, whole, plain))
-            if whole and none:
-                text = f"{data}, {measure}: all tapped leaks more than nothing tapped"
-                claims.append(_more(text, measure, whole, none))
+            for text, one, other in COMPARED:
+                more, less = _real(rows, data, *one), _real(rows, data, *other)
+                if more and less:
+                    claims.append(_more(f"{data}, {measure}: {text}", measure, more, less))
     for row in rows:
         if "control" in row.key:
-            told = row.values["identified"]
+            told, pools = row.values["identified"], float(row.key["clients"]) / 2 + 1  # its cluster, and strangers
             text = f"{row.key['data']}: a victim with nothing of its own is identified as often as by chance"
-            claims.append(Claim(text, told.covers(1 / POOLS), f"{told} against {1 / POOLS:.3f}"))
+            claims.append(Claim(text, told.covers(1 / pools), f"{told} against {1 / pools:.3f}"))
     return claims
 
 
-WHAT = (("CFL", 1.0), ("CFL", 0.0), ("FL", 1.0))
+COMPARED = (
+    ("a cluster leaks more than all clients together, nothing tapped", ("CFL", 0.0), ("FL", 0.0)),
+    ("a cluster leaks more than all clients together, all tapped", ("CFL", 1.0), ("FL", 1.0)),
+    ("all tapped leaks more than nothing tapped", ("CFL", 1.0), ("CFL", 0.0)),
+)
 
 
 def _real(rows: Rows, data: str, method: str, share: float) -> Row | None:

@@ -45,7 +45,7 @@ class Setup:
     each: int = 400  # pictures a client
     halved: bool = True  # 14 pixels a side in place of 28, which takes a quarter of the time
     victim: int = VICTIM
-    control: bool = False  # everybody in the attacker's cluster is turned alike, so that nobody has anything of its own
+    control: bool = False  # all in the attacker's cluster turn theirs alike and share writers: nothing is anybody's own
     folder: str | None = None  # of data sets, for all but the embedded digits
 
     def federation(self, seed: int) -> tuple[Federation, Holders]:
@@ -102,6 +102,8 @@ class Setup:
         """
         examples = ChineseMnist(digits_only=True, size=32).load(Path(self.folder) if self.folder else None)
         writers = examples.tags["writer"]
+        if self.control:  # whoever wrote it: then nobody has a hand of its own
+            writers = writers[torch.randperm(len(writers), generator=rng.child("control").torch())]
         known = writers.unique()
         known = known[torch.randperm(len(known), generator=rng.torch())]
         shares = self.clients + 2  # and strangers and tests, a share each
