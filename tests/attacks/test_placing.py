@@ -12,7 +12,7 @@ import torch
 from tests.ring import digits, play
 from torch import Tensor
 
-from coterie.attacks.placing import Placing, after_moves, of_sizes, representatives
+from coterie.attacks.placing import Placing, after_moves, by_frequency, of_sizes, representatives
 from coterie.attacks.profiling import CURIOUS_SERVER, colluding_server
 from coterie.data.auxiliary import Auxiliary
 from coterie.defences.mingling.defence import Mingling
@@ -169,6 +169,25 @@ def test_known_sizes_lift_the_closed_form_of_small_federations() -> None:
     assert right["merged"] == pytest.approx(0.61, abs=0.06)
 
 
+def test_sets_say_how_large_clusters_are_and_sets_of_everything_do_not() -> None:
+    """Why everybody joins everything unless told otherwise: nobody needs to know sizes that differ; five standard
+    errors."""
+    rng, true = Rng.seeded(5), torch.arange(5).repeat_interleave(torch.tensor([120, 60, 30, 20, 10]))
+    everyone, error = torch.arange(len(true)), 5 * math.sqrt(0.25 / len(true))
+    for rule in (PARTS, SETS):
+        assert placed(taped([true], [everyone], rule, rng, opened=False), true, rng) > rule.blind_guess() + error
+    everything = TagRule(5, threshold=5)
+    assert placed(taped([true], [everyone], everything, rng, opened=False), true, rng) < 0.2 + error
+
+
+def test_sizes_that_are_alike_are_not_made_up() -> None:
+    """By hand: three clients whose sets say nothing, and twelve that are nearly all in cluster 1."""
+    alike = {client: dict.fromkeys({client, (client + 1) % 3}, 0.5) for client in range(3)}
+    assert by_frequency(alike) == alike
+    uneven = {client: dict.fromkeys({1, client % 4 + (client % 4 > 0)}, 0.5) for client in range(12)}
+    assert all(chances[1] > 0.9 for chances in by_frequency(uneven).values())
+
+
 # -- on a federation that runs ----------------------------------------------------------------------------------------
 
 
@@ -183,7 +202,7 @@ def test_against_the_default_the_server_alone_gets_the_closed_form_and_with_a_cl
             guess = Placing(SAME, threat, draws=3).infer(ring.view(threat), Auxiliary(), Rng.seeded(seed)).labels
             right = sum(guess[client] == cluster for client, cluster in chosen.items())
             alone, together = (alone + right, together) if threat is CURIOUS_SERVER else (alone, together + right)
-    blind, units = PARTS.blind_guess(), 90
+    blind, units = 0.2, 90  # everybody joins all five
     assert alone / units < blind + 5 * math.sqrt(blind * (1 - blind) / units)
     assert together > alone
 

@@ -50,6 +50,21 @@ def test_mingling_can_be_said_in_full() -> None:
             assert found.cipher == Ckks(members=64)
 
 
+def test_the_command_line_changes_settings_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[trainer]\nkind = "ifca"\n[defence]\nkind = "mingling"\nthreshold = 3\n')
+    said = ("defence.threshold=1", "defence.cipher=ckks", "defence.members=64", "trainer.clusters=3", 'name = "here"')
+    config = read(path, said)
+    assert config.name == "here"
+    assert config.protocol(config.trainers[0]).slots == 3
+    found = config.built_defence(config.defence, config.protocol(config.trainers[0]))
+    assert isinstance(found, Mingling)
+    assert (found.threshold, found.cipher) == (1, Ckks(members=64))
+    for wrong in ("defence.threshold", "=1", "trainer.kind.x=1"):
+        with pytest.raises(InvalidInput, match="set="):
+            read(path, (wrong,))
+
+
 def test_an_unknown_kind_suggests_the_nearest() -> None:
     config = parse({"trainer": {"kind": "ifka"}}, "x.toml")
     with pytest.raises(InvalidInput, match=r"trainer 'ifka' is unknown; did you mean 'ifca'"):

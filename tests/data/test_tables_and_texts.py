@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -37,6 +38,21 @@ def test_location_has_its_labels_in_quotation_marks(tmp_path: Path) -> None:
     assert torch.equal(location.x, torch.from_numpy(visited.astype(np.float32)))
     assert location.y.tolist() == [0, 5, 10, 15, 20, 25]
     assert location.classes == 30
+
+
+def test_location_is_read_from_its_archive(tmp_path: Path) -> None:
+    visited = published.write_location(tmp_path)
+    with tarfile.open(tmp_path / "location30.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "bangkok", "bangkok")
+    (tmp_path / "bangkok").unlink()
+    assert torch.equal(Location30().load(tmp_path).x, torch.from_numpy(visited.astype(np.float32)))
+    with tarfile.open(tmp_path / "location30.tgz", "w:gz"):
+        pass
+    with pytest.raises(InvalidInput, match="holds 0 files"):
+        Location30().load(tmp_path)
+    (tmp_path / "location30.tgz").write_bytes(b"no archive")
+    with pytest.raises(InvalidInput, match="fetch it again"):
+        Location30().load(tmp_path)
 
 
 def test_carriage_returns_do_no_harm(tmp_path: Path) -> None:

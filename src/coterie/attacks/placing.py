@@ -1,12 +1,13 @@
 """Placing clients by all that is known of their clusters: the strongest A1 that we have.
 
-Five things tell of a client's true cluster. Its identity set holds it. Where sets are drawn for each true cluster,
+Six things tell of a client's true cluster. Its identity set holds it. Where sets are drawn for each true cluster,
 two different sets stand for two different clusters, so that a client which moves is found by *distinct
 representatives*. Clients that move tend to leave the same cluster for the same other one, so that their sets together
-say which (*moves*). Whoever knows how large the clusters are knows which members of the sets are too many (*sizes*).
-And whoever can open sums knows how many of a round's clients are truly in each cluster, while everybody knows who took
-part: counts over rounds are linear equations in whole numbers, solved here as an *integer program*. A client that
-joins, leaves or is left out changes a count, and is placed by it.
+say which (*moves*). A large cluster is in more sets than its decoys account for, so that sets together say how large
+clusters are where they differ (*frequencies*). Whoever knows it besides knows which members of the sets are too many
+(*sizes*). And whoever can open sums knows how many of a round's clients are truly in each cluster, while everybody
+knows who took part: counts over rounds are linear equations in whole numbers, solved here as an *integer program*. A
+client that joins, leaves or is left out changes a count, and is placed by it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
+from scipy.stats import chi2
 
 from coterie.attacks.base import Attributions
 from coterie.attacks.profiling import CURIOUS_SERVER, identity_sets, published_sizes
@@ -32,6 +34,7 @@ Beliefs = dict[int, dict[int, float]]
 """For each client, how likely each cluster is its own."""
 
 STEPS = 100  # of an estimate that goes over itself
+SURE = 0.95  # that clusters are of different sizes, before it is made use of
 LEAST = 3  # members without whom a cluster is left out of a round, and its size is an earlier round's
 COUNTED = Kind(TRAIN.name, part="tally")  # who was counted, where clients count themselves
 
@@ -74,7 +77,7 @@ class Placing:
         counts = [count for round in rounds for count in counted(view, round)]
         if counts:
             return self._solved(beliefs, counts, rng)
-        return beliefs if self.sizes is None else of_sizes(beliefs, self.sizes)
+        return by_frequency(beliefs) if self.sizes is None else of_sizes(beliefs, self.sizes)
 
     def _solved(self, beliefs: Beliefs, counts: Sequence[Count], rng: Rng) -> Beliefs:
         program = _Program.of(beliefs, counts)
@@ -144,14 +147,35 @@ def _last_other(sets: Sequence[frozenset[int]]) -> frozenset[int]:
     return next((clusters for clusters in reversed(sets) if clusters != sets[-1]), frozenset())
 
 
+def by_frequency(beliefs: Beliefs) -> Beliefs:
+    """The same where clusters are not alike in size: which they are is estimated from all sets together (expectation
+    maximisation), and believed where equal sizes would hardly give such sets (a test of the likelihood ratio)."""
+    clusters, table = _table(beliefs)
+    found = table
+    for _ in range(STEPS):
+        found = _normalised(table * found.mean(0), 1)
+    gained = 2 * np.log(len(clusters) * (table @ found.mean(0))).sum()
+    return _believed(beliefs, clusters, found) if gained > chi2.ppf(SURE, max(1, len(clusters) - 1)) else beliefs
+
+
 def of_sizes(beliefs: Beliefs, sizes: Mapping[int, float]) -> Beliefs:
     """The same where so many of these clients are in each cluster: scaled until they are (Sinkhorn)."""
-    clusters = sorted({cluster for chances in beliefs.values() for cluster in chances})
-    table = np.array([[chances.get(cluster, 0.0) for cluster in clusters] for chances in beliefs.values()])
+    clusters, table = _table(beliefs)
     due = np.array([float(sizes.get(cluster, 0.0)) for cluster in clusters])
     for _ in range(STEPS):
         scaled = _normalised(table * np.divide(due, table.sum(0), out=np.zeros_like(due), where=table.sum(0) > 0), 1)
         table = np.where(scaled.sum(1, keepdims=True) > 0, scaled, table)  # a client that fits nowhere stays as it was
+    return _believed(beliefs, clusters, table)
+
+
+def _table(beliefs: Beliefs) -> tuple[list[int], NDArray[np.float64]]:
+    """The clusters that anybody may be in, and how likely each client is in each, (clients, clusters)."""
+    clusters = sorted({cluster for chances in beliefs.values() for cluster in chances})
+    rows = [[chances.get(cluster, 0.0) for cluster in clusters] for chances in beliefs.values()]
+    return clusters, np.array(rows)
+
+
+def _believed(beliefs: Beliefs, clusters: Sequence[int], table: NDArray[np.float64]) -> Beliefs:
     return {
         client: {cluster: float(row[clusters.index(cluster)]) for cluster in beliefs[client]}
         for client, row in zip(beliefs, table, strict=True)

@@ -36,11 +36,15 @@ def train(
     record: Annotated[
         Path | None, typer.Option(help="Write down every message, for `coterie audit --recorded`.")
     ] = None,
+    said: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Replaces a setting, as in defence.kind=mingling; may be repeated."),
+    ] = None,
 ) -> None:
     """Train one federation, or several that differ in their trainer."""
     from coterie.commands import training as session
 
-    session.train(config, runs, seed, record)
+    session.train(config, runs, seed, record, said or ())
 
 
 TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import the model of your own that the folder names.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.commands.progress import following
-from coterie.config.schema import Config, asked_property, parse, read
+from coterie.config.schema import Config, asked_property, changed, parse, read
 from coterie.errors import RunDamaged, require
 from coterie.measure.groups import LISTED
 from coterie.measure.utility import ACCURACY, COST, ERROR, F1, HIGHER_IS_BETTER, utility_in
@@ -41,8 +41,10 @@ class Line:
     clusters: str = ""  # who uses which model, in words; a clustering has none
 
 
-def train(path: Path | None, root: Path, seed: int | None, record: Path | None = None) -> None:
-    config = read(path) if path else example()
+def train(
+    path: Path | None, root: Path, seed: int | None, record: Path | None = None, said: Sequence[str] = ()
+) -> None:
+    config = read(path, said) if path else example(said)
     if seed is not None:
         config = config.model_copy(update={"seed": seed})
     lines = []
@@ -85,17 +87,17 @@ def resume(path: Path, trust_code: bool = False) -> None:
         console.print(f"{path} is finished; nothing to do")
         return
     ((_, case),) = _cases(config)
-    for changed in Origin.of(config, case.federation).compare(folder.record, str(path)):
-        console.print(f"[yellow]changed[/]: {changed}", soft_wrap=True)
+    for difference in Origin.of(config, case.federation).compare(folder.record, str(path)):
+        console.print(f"[yellow]changed[/]: {difference}", soft_wrap=True)
     _show([_run(config, case, folder)])
 
 
-def example() -> Config:
-    """The comparison of all trainers on embedded digits."""
+def example(said: Sequence[str] = ()) -> Config:
+    """The comparison of all trainers on embedded digits, but for what is said."""
     import tomllib
 
     text = resources.files("coterie.recipes").joinpath("compare_trainers.toml").read_text()
-    return parse(tomllib.loads(text), "compare_trainers.toml")
+    return parse(changed(tomllib.loads(text), said), "compare_trainers.toml")
 
 
 def _run(config: Config, case: Case, folder: RunFolder) -> Line:

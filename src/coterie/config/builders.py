@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.defences.blinding import Blinding
-from coterie.defences.mingling.defence import Mingling
+from coterie.defences.mingling.defence import RATE, Mingling
 from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, TagRule
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
@@ -37,8 +37,8 @@ from coterie.seal.mock import MockCipher
 
 
 def mingling(
-    rate: float = 0.5,
-    threshold: int = 2,
+    rate: float | None = None,
+    threshold: int | None = None,
     exact: bool | None = None,
     cipher: Literal["secure_sums", "ckks", "mock"] = "secure_sums",
     counting: Literal["identities", "decoys"] = "identities",
@@ -55,6 +55,8 @@ def mingling(
 ) -> Mingling:
     """``exact`` is true under secure sums and false under the paper's own cipher, unless it is given.
 
+    Without ``rate``, ``threshold`` (the paper's p and T) and ``group_tags`` everybody joins every cluster under secure
+    sums; else they are 0.5 and 2, unless they are given.
     ``mock`` opens to the same bits as ``ckks`` and protects nothing: for simulations only. ``group_tags`` is the number
     of clusters, where identity sets shall come from the group itself; without it they come from coins. ``members`` is
     how many ciphertexts a sum under ``ckks`` or its mock may have, ``least`` how many clients must be in secure sums.
@@ -68,7 +70,7 @@ def mingling(
     counts = Counting.DECOYS if counting == "decoys" else Counting.IDENTITIES
     keys = None
     if group_tags is not None:
-        keys = ClusterKeys.generate(TagRule(group_tags, rate, threshold, counts), Rng.seeded(0))
+        keys = ClusterKeys.generate(TagRule(group_tags, RATE if rate is None else rate), Rng.seeded(0))
     return Mingling(
         rate,
         threshold,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -259,11 +260,34 @@ def asked_property(path: Path) -> Words | None:
     return found if isinstance(found, dict) else None
 
 
-def read(path: Path) -> Config:
+def read(path: Path, said: Sequence[str] = ()) -> Config:
+    """``said``: what a command line changes, as in ``defence.threshold=2``."""
     values = read_toml(path, "`coterie train` without a file runs an example")
     for table in AUDITS_OWN:
         values.pop(table, None)
-    return beside(parse(values, str(path)), path)
+    return beside(parse(changed(values, said), str(path)), path)
+
+
+def changed(values: Words, said: Sequence[str]) -> Words:
+    """The same with these settings, ``table.option=value``; a value that is no TOML is a word."""
+    found = copy.deepcopy(values)
+    for setting in said:
+        path, equals, text = setting.partition("=")
+        *tables, option = path.strip().split(".")
+        require(bool(equals and option), "set", setting, "must be table.option=value, as in defence.threshold=2")
+        place = found
+        for table in tables:
+            place = place.setdefault(table, {})
+            require(isinstance(place, dict), "set", setting, f"finds no single table {table!r} in the file")
+        place[option] = _value(text.strip())
+    return found
+
+
+def _value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def beside(config: AnyConfig, path: Path) -> AnyConfig:

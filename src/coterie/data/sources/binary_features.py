@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from coterie.data.federation import Examples
 from coterie.data.sources.base import Source, integers
 from coterie.errors import InvalidInput
-from coterie.files import PUBLISHED, read_npz
+from coterie.files import PUBLISHED, read_npz, require_room
 
 COMMA, NEWLINE, ZERO = (ord(sign) for sign in ",\n0")
 
@@ -32,6 +33,7 @@ class Purchase100(Source):
     features: ClassVar[int] = 600
     classes: ClassVar[int] = 100
     text: ClassVar[str] = "dataset_purchase"  # the file as it is published: the label, then the features, line by line
+    archives: ClassVar[tuple[str, ...]] = ("dataset_purchase.tgz",)  # in which it is published, alone
 
     def read(self, folder: Path) -> Examples:
         packed = self.find(folder, f"{self.name}.npz")
@@ -46,7 +48,7 @@ class Purchase100(Source):
         return Examples(x=torch.from_numpy(x).to(torch.float32), y=integers(y), classes=self.classes, name=self.name)
 
     def read_text(self, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        path = self.need(folder, self.text, f"{self.name}.npz")
+        path = self.need(folder, self.text, *self.archives, f"{self.name}.npz")
         heads, x = read_bits(path, self.features)
         return x, np.array([int(head.strip(b'"')) for head in heads]) - 1
 
@@ -58,11 +60,14 @@ class Location30(Purchase100):
     name: ClassVar[str] = "location30"
     about: ClassVar[str] = "5,010 people, 446 binary features, 30 classes"
     published_at: ClassVar[str] = "https://github.com/privacytrustlab/datasets (dataset_location.tgz)"
-    layout: ClassVar[str] = "bangkok (label, then 446 features a line); or location30.npz with features, labels"
+    layout: ClassVar[str] = (
+        "bangkok (label, then 446 features a line), or its archive; or location30.npz with features, labels"
+    )
     places: ClassVar[tuple[str, ...]] = ("location",)
     features: ClassVar[int] = 446
     classes: ClassVar[int] = 30
     text: ClassVar[str] = "bangkok"
+    archives: ClassVar[tuple[str, ...]] = ("location30.tgz", "dataset_location.tgz")
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Texas100(Purchase100):
     layout: ClassVar[str] = "texas/100/{feats,labels}; or texas100.npz with features, labels"
     places: ClassVar[tuple[str, ...]] = ("texas/100", "100", "texas")
     features: ClassVar[int] = 6169
+    archives: ClassVar[tuple[str, ...]] = ()
 
     def read_text(self, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         x = read_bits(self.need(folder, "feats", f"{self.name}.npz"), self.features)[1]
@@ -95,7 +101,7 @@ def read_bits(path: Path, columns: int) -> tuple[list[bytes], NDArray[np.uint8]]
     The last 2 x columns bytes of a line have the same shape in every line, so they are cut out of the file as an
     array: a parser of numbers would take minutes for Texas100.
     """
-    raw = np.frombuffer(path.read_bytes().rstrip() + b"\n", np.uint8)
+    raw = np.frombuffer(_text(path).rstrip() + b"\n", np.uint8)
     raw = raw[raw != ord("\r")] if ord("\r") in raw[: 8 * columns] else raw
     ends = np.flatnonzero(raw == NEWLINE)
     starts = np.r_[0, ends[:-1] + 1]
@@ -113,3 +119,20 @@ def read_bits(path: Path, columns: int) -> tuple[list[bytes], NDArray[np.uint8]]
             raise InvalidInput(f"{path}, line {first + int(wrong.argmax()) + 1} is not {columns} zeros and ones")
     heads = [raw[start : end - width].tobytes().rstrip(b", ") for start, end in zip(starts, ends, strict=True)]
     return heads, x
+
+
+def _text(path: Path) -> bytes:
+    """The file's, or that of the only file in an archive."""
+    if path.suffix != ".tgz":
+        return path.read_bytes()
+    try:
+        with tarfile.open(path) as archive:
+            members = [member for member in archive if member.isfile()]
+            if len(members) != 1:
+                raise InvalidInput(f"{path} holds {len(members)} files; unpack the one with the features")
+            require_room(path, path.stat().st_size, members[0].size, "unpack it", PUBLISHED)
+            file = archive.extractfile(members[0])
+            assert file is not None
+            return file.read()
+    except tarfile.TarError as error:
+        raise InvalidInput(f"{path} cannot be read as an archive ({error}); fetch it again") from error

@@ -40,14 +40,23 @@ VOTES = "votes"  # the name under which the sum of a vote travels
 class Decoys:
     """How identity sets are drawn, whatever the number of clusters."""
 
-    rate: float
-    threshold: int
+    rate: float | None  # this and the next are None: everybody joins everything
+    threshold: int | None
     counting: Counting
     partition: bool
     keys: ClusterKeys | None
 
+    def rule(self, clusters: int) -> TagRule:
+        if self.rate is None or self.threshold is None:
+            return TagRule(clusters, threshold=clusters, partition=self.partition)
+        return TagRule(clusters, self.rate, self.threshold, self.counting, self.partition)
+
+    def everywhere(self, clusters: int) -> bool:
+        """Whether every set is all of so many clusters."""
+        return self.threshold is None or self.threshold + (self.counting is Counting.DECOYS) >= clusters
+
     def sets(self, clusters: int) -> IdentitySets:
-        rule = TagRule(clusters, self.rate, self.threshold, self.counting, self.partition)
+        rule = self.rule(clusters)
         return SampledSets(rule) if self.keys is None else GroupSets(rule, self.keys)
 
 
@@ -174,7 +183,7 @@ def _divided(sums: Tensor, weights: Tensor, known: list[bool], before: Callable[
     require(
         bool((weights[have] > 0).all() and weights[have].isfinite().all()),
         "weights of opened sums",
-        weights.tolist(),
+        "others",  # and no more: what a client refuses, and why, the server may hear
         "must be positive; is this the group key of those who made them?",
     )
     means = sums / torch.where(have, weights, 1.0).unsqueeze(1)

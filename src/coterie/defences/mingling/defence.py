@@ -7,6 +7,8 @@ The paper's own way is ``Mingling(exact=False, cipher=Ckks())``: all clients sha
 models are rebuilt from mixtures (``rebuilding``). The default is ours: ``exact`` sends zeros to the decoys, so that
 the sums need no rebuilding, and pairwise masks hide answers in place of that key, so that no client can open another
 for the server. What clients do share, a group key, opens sums alone, and sums of too few true members are never made.
+And everybody joins every cluster: smaller sets say how large clusters are, and thereby more of each client than a
+blind guess where they are not alike. ``rate`` or ``threshold`` brings the paper's sets back, and saves upload.
 
 Where we differ besides: a client's identity sets are drawn once for its whole life (the paper's fresh sets fall to
 intersection), as a partition of the clusters where sums are exact; the clients' weights travel inside the seal;
@@ -38,6 +40,7 @@ from coterie.seal.veil import GroupKey
 from coterie.wire.sealed import SHARED_KEY
 
 KEY_FILE = "clients.key"
+RATE, THRESHOLD = 0.5, 2  # the paper's
 MOCK_KEY = MockKey(
     b"a mock's secret."
 )  # always the same one: a mock protects nothing, and a killed run goes on with it
@@ -47,18 +50,20 @@ MOCK_KEY = MockKey(
 class Mingling(Defence):
     """Hides which cluster a client is in, and its model, from a curious server.
 
-    ``rate`` and ``threshold`` are the paper's p and T; ``counting`` says what T counts. ``exact`` sends one ciphertext
-    for each identity in place of one in all, and makes the sums exact. ``cipher`` is ``PairwiseMasks`` (the clients'
-    ``key`` opens sums alone; ``exact`` costs nothing more), ``Ckks`` (their ``key`` opens every answer) or
-    ``MockCipher`` (the same values as CKKS without the work, for long simulations). With ``cluster_keys``, published by
-    the server, sets come from the group itself; without them, from coins of the same distribution.
+    ``rate`` and ``threshold`` are the paper's p and T, and ``counting`` says what T counts. Under ``PairwiseMasks``,
+    with neither of them nor ``cluster_keys``, everybody joins every cluster; else they are 0.5 and 2 unless given.
+    ``exact`` sends one ciphertext for each identity in place of one in all, and makes the sums exact. ``cipher`` is
+    ``PairwiseMasks`` (the clients' ``key`` opens sums alone; ``exact`` costs nothing more), ``Ckks`` (their ``key``
+    opens every answer) or ``MockCipher`` (the same values as CKKS without the work, for long simulations). With
+    ``cluster_keys``, published by the server, sets come from the group itself; without them, from coins of the same
+    distribution.
 
     Under masks a cluster with fewer true members than ``smallest`` says keeps its model for the round, with a notice
     to the clients; the server cannot tell. A cluster that nobody chose keeps its model in any case.
     """
 
-    rate: float = 0.5
-    threshold: int = 2
+    rate: float | None = None
+    threshold: int | None = None
     counting: Counting = Counting.IDENTITIES
     exact: bool = True
     cipher: Cipher | PairwiseMasks = field(default_factory=PairwiseMasks)
@@ -74,13 +79,20 @@ class Mingling(Defence):
     fresh_key: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        masked = isinstance(self.cipher, PairwiseMasks)
+        if not masked or any(given is not None for given in (self.rate, self.threshold, self.cluster_keys)):
+            object.__setattr__(self, "rate", RATE if self.rate is None else self.rate)
+            object.__setattr__(self, "threshold", THRESHOLD if self.threshold is None else self.threshold)
         require(
-            0 < self.rate < 1, "rate", self.rate, "must lie strictly between 0 and 1; to mingle nothing, leave it out"
+            self.rate is None or 0 < self.rate < 1,
+            "rate",
+            self.rate,
+            "must lie strictly between 0 and 1; to mingle nothing, leave it out",
         )
-        require(self.threshold >= 1, "threshold", self.threshold, "must be at least 1")
+        require(self.threshold is None or self.threshold >= 1, "threshold", self.threshold, "must be at least 1")
         require(self.unit > 0, "unit", self.unit, "must be positive")
         require(
-            self.exact or not isinstance(self.cipher, PairwiseMasks),
+            self.exact or not masked,
             "exact",
             self.exact,
             "must be True with PairwiseMasks, where it costs nothing: whoever opens the sums could solve for single "
@@ -116,7 +128,7 @@ class Mingling(Defence):
             return f"the server needs {protocol.looks}, and cannot read what is sealed"
         if protocol.choices < 2:
             return "clients must choose one of at least two clusters, or there is nothing to mingle; use it with Ifca"
-        everywhere = self.threshold + (self.counting is Counting.DECOYS) >= protocol.choices
+        everywhere = self.client.decoys.everywhere(protocol.choices)
         if protocol.numberings > 1 and not everywhere:
             return (
                 "with several starts a client shows its sets under several numberings of the clusters, and whoever "
@@ -135,10 +147,17 @@ class Mingling(Defence):
         """What a client could hand to the server, for threat models with collusion (``Ring.view``)."""
         return {SHARED_KEY: self.key}
 
+    @property
+    def _shown(self) -> str:
+        """What the server learns of clusters without any key."""
+        if self.threshold is None:
+            return "nothing of clusters"
+        return "the identity sets, which together also say how large clusters are where they are not alike"
+
     def guarantee(self, run: RunFacts) -> Guarantee:
         why = (
             "identities are hidden among decoys and models by encryption, not by noise, so there is no epsilon; a "
-            "server that follows the protocol learns the identity sets, and "
+            f"server that follows the protocol learns {self._shown}, and "
         )
         if isinstance(self.cipher, PairwiseMasks):
             why += (

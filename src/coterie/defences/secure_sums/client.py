@@ -237,9 +237,9 @@ def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks,
         waiting.roster = _deliver(waiting, tuple(common), own)
     party, roster = waiting.party, waiting.told()
     key = None if veil is None else veil.key.of_round(party.context)
-    cells = _cells(waiting, common, veil) if tallied and veil is not None else waiting.values
-    waiting.masked = True
     largest = largest_value(settings.grid, len(roster.ids), settings.width)
+    cells = _cells(waiting, common, veil, largest) if tallied and veil is not None else waiting.values
+    waiting.masked = True
     steps = settings.grid.round(cells, largest).astype(np.int64).view(np.uint64)
     slots, mine = len(roster.members), roster.slots_of(party.client)
     words = np.broadcast_to(steps, (slots, steps.shape[-1]))
@@ -250,8 +250,12 @@ def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks,
     return MaskedBatch((party.client,), (row,), waiting.shapes, settings.grid, settings.width)
 
 
-def _cells(waiting: Waiting, padded: Said, veil: Veil) -> Tensor:
-    """(slots, length): the answer for the true cluster, zeros for decoys; what a cluster was where it is too small."""
+def _cells(waiting: Waiting, padded: Said, veil: Veil, largest: float) -> Tensor:
+    """(slots, length): the answer for the true cluster, zeros for decoys; what a cluster was where it is too small.
+
+    An answer that no mask can hide is replaced by what its cluster was: clients of one cluster tend to have such
+    answers together, and their silence would say who they are.
+    """
     own = waiting.own
     require(bool(waiting.sharing) and own is not None, "sizes of the clusters", None, "must be tallied first")
     assert own is not None
@@ -260,13 +264,23 @@ def _cells(waiting: Waiting, padded: Said, veil: Veil) -> Tensor:
     waiting.tally = padded
     allowed = [veil.smallest.allows(size) for size in sizes]
     waiting.small = tuple(slot for slot, size in enumerate(sizes) if size and not allowed[slot])
+    fits = _fits(waiting, largest)
     cells = torch.zeros(len(sizes), waiting.values.shape[-1], dtype=torch.float64)
     for slot, enough in enumerate(allowed):
         if not enough:
             cells[slot] = own.before[slot]
         elif slot == own.true:
-            cells[slot] = waiting.values[0]
+            cells[slot] = waiting.values[0] if fits else own.before[slot]
     return cells
+
+
+def _fits(waiting: Waiting, largest: float) -> bool:
+    worst = float(waiting.values[0].abs().max())
+    if worst <= largest:
+        return True
+    said = f"client {waiting.party.client} has nothing to add: its largest value, {worst:.6g}, may be {largest:.6g}"
+    warn(f"{said} at most; lower the learning rate, or take wider words or a larger unit", ClientsDropped)
+    return False  # NaN too
 
 
 def _sizes(waiting: Waiting, padded: Said, veil: Veil) -> list[int]:

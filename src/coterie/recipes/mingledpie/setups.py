@@ -16,6 +16,7 @@ from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Model
 
 STAND_IN = "Location-30, for Texas100 and Purchase100"  # real binary features, where those two are not to be had
+LOCATION = "*bangkok* *location*.tgz"
 EMBEDDED, WITH_THE_CNN = "MNIST, 5,000 embedded", "CIFAR-100 with the CNN"
 
 
@@ -28,7 +29,7 @@ class Setup:
     lr: float
     rounds: int
     unequal: tuple[int, int]  # sizes of label sets in the heterogeneous setting
-    probe: str = ""  # a file or folder that tells whether the data are there
+    probe: str = ""  # files or folders, any of which tells that the data are there
     beside: str = ""  # what is read besides
     quick_rounds: int = 30
     quick_clients: int = 120
@@ -49,7 +50,7 @@ SETUPS = {
     WITH_THE_CNN: Setup(Cifar100, lambda: WideCnn(100, (3, 32, 32)), 0.1, 100, (10, 30), "cifar-100-*", "train", 5, 40),
     "Texas100": Setup(Texas100, lambda: Dense((6169, 256, 100)), 0.1, 300, (5, 20), "*feats*", "labels", 5, 40, 10),
     STAND_IN: Setup(
-        Location30, lambda: Dense((446, 256, 30)), 0.1, 300, (2, 6), "*bangkok*", "", 30, 40, public=100, epochs=10
+        Location30, lambda: Dense((446, 256, 30)), 0.1, 300, (2, 6), LOCATION, "", 30, 40, public=100, epochs=10
     ),
     "Purchase100": Setup(
         Purchase100, lambda: Dense((600, 256, 100)), 0.01, 300, (5, 20), "*purchase*", "", 30, 120, 10
@@ -62,7 +63,8 @@ def present(name: str, data: Path | None) -> bool:
     setup = SETUPS[name]
     if not setup.probe:
         return data is None
-    return data is not None and setup.source().find(data, setup.probe, f"{setup.source.name}.npz") is not None
+    names = (*setup.probe.split(), f"{setup.source.name}.npz")
+    return data is not None and setup.source().find(data, *names) is not None
 
 
 def printed(name: str) -> str:

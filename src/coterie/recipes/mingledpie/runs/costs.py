@@ -127,7 +127,7 @@ VARIANTS: dict[str, Callable[[], Defence]] = {
     "CKKS, exact": lambda: Mingling(cipher=Ckks()),
     "secure sums": Mingling,
     "secure sums, 5-byte words": lambda: Mingling(cipher=PairwiseMasks(width=5)),
-    "secure sums, all clusters": lambda: Mingling(threshold=5),
+    "secure sums, p=0.5, T=2": lambda: Mingling(0.5, 2),
 }
 
 

@@ -37,7 +37,8 @@ SAME = {cluster: cluster for cluster in range(CLUSTERS)}
 DRAWS = 100
 VARIANTS: dict[str, Callable[[], Mingling]] = {
     "default": lambda: Mingling(cipher=PairwiseMasks(NEIGHBOURS)),
-    "one set a cluster": lambda: Mingling(cipher=PairwiseMasks(NEIGHBOURS), partition=False),
+    "sets, p=0.5, T=2": lambda: Mingling(0.5, 2, cipher=PairwiseMasks(NEIGHBOURS)),
+    "one set a cluster": lambda: Mingling(0.5, 2, cipher=PairwiseMasks(NEIGHBOURS), partition=False),
 }
 
 
@@ -72,7 +73,8 @@ def counted(method: str, clients: int, participation: float, rounds: int, seed: 
         warnings.simplefilter("ignore", RoundLeftOut)
         ring.run()
     sizes = dict(Counter(chosen.values()))
-    expected = {ALONE: _rule(defence).blind_guess(), KNOWING: sets_give(_rule(defence), chosen, sizes, rng)}
+    rule = defence.client.decoys.rule(CLUSTERS)
+    expected = {ALONE: rule.blind_guess(), KNOWING: sets_give(rule, chosen, sizes, rng)}
     found: Result = {"units": len(chosen), "expected": {**expected, TOGETHER_WITH: expected[ALONE]}}
     for name, threat in ((ALONE, CURIOUS_SERVER), (KNOWING, CURIOUS_SERVER), (TOGETHER_WITH, TOGETHER)):
         attack = Placing(SAME, threat, sizes=sizes if name == KNOWING else None)
@@ -92,7 +94,3 @@ def sets_give(rule: TagRule, true: Mapping[int, int], sizes: Mapping[int, int], 
             likeliest = [one for one, chance in chances.items() if chance > max(chances.values()) - 1e-9]
             right += (true[client] in likeliest) / len(likeliest)
     return right / DRAWS / len(true)
-
-
-def _rule(defence: Mingling) -> TagRule:
-    return TagRule(CLUSTERS, defence.rate, defence.threshold, defence.counting, bool(defence.partition))

@@ -73,6 +73,7 @@ def mingling(method: str, rate: float, threshold: int) -> Defence:
         "no rebuilding": lambda: Mingling(**mock, rebuilding=NoRebuilding()),
         "ideal matrix": lambda: Mingling(**mock, rebuilding=IdealMatrix(rate)),
         "secure sums": lambda: Mingling(rate, threshold, cipher=PairwiseMasks(neighbours=20)),
+        "default": lambda: Mingling(cipher=PairwiseMasks(neighbours=20)),
     }
     return defences.get(method, Defence)()
 

@@ -33,7 +33,7 @@ def label(key: Key) -> str:
 
 def files_read(name: str, data: Path | None) -> tuple[str, ...]:
     setup = SETUPS[name]
-    names = [pattern for pattern in (setup.probe, setup.beside, f"{setup.source.name}.npz") if pattern]
+    names = [*setup.probe.split(), *setup.beside.split(), f"{setup.source.name}.npz"]
     return files_of(setup.source(), data, *names) if setup.probe else ()
 
 
