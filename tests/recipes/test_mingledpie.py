@@ -229,9 +229,10 @@ def test_with_a_client_s_key_the_sums_of_the_default_are_read_in_table_ii() -> N
 
 
 def test_counting_jobs_run() -> None:
-    found = counted("default", 12, 0.5, 3, seed=0)
-    assert 0 < found["alone"] <= found["units"] <= 12
-    assert found["expected"]["alone"] == pytest.approx(0.3818, abs=1e-4)
+    for method, blind in (("default", 0.2), ("sets, p=0.5, T=2", 0.3818)):
+        found = counted(method, 12, 0.5, 3, seed=0)
+        assert 0 < found["alone"] <= found["units"] <= 12
+        assert found["expected"]["alone"] == pytest.approx(blind, abs=1e-4)
     assert found["expected"]["alone, sizes known"] > 0.4  # of so few, sizes tell much
 
 
