@@ -155,7 +155,7 @@ class Party(SecretKey):
         self.held |= {self.client: secret.pop(self.client)}
         if self.client in counted:
             self.tallied[self.client] = counted.pop(self.client)
-        boxes, own = {}, X25519PrivateKey.from_private_bytes(self.box_key)
+        boxes, own = {}, self.opener
         self.agreed |= {
             holder: agree(own, self.trust(holder, adverts).shares, b"box") for holder in secret.keys() | counted.keys()
         }
@@ -165,10 +165,23 @@ class Party(SecretKey):
             boxes[holder] = self._box(holder, adverts).encrypt(nonce, plain, self.context)
         return boxes
 
-    def receive(self, sender: int, box: bytes, adverts: Adverts, roster: Roster, numbers: int = 0) -> None:
+    @property
+    def opener(self) -> X25519PrivateKey:
+        """The key that boxes are sealed for, read once for many of them."""
+        return X25519PrivateKey.from_private_bytes(self.box_key)
+
+    def receive(
+        self,
+        sender: int,
+        box: bytes,
+        adverts: Adverts,
+        roster: Roster,
+        numbers: int = 0,
+        opener: X25519PrivateKey | None = None,
+    ) -> None:
         """Keep what is in the box: shares of secrets, of so many numbers, or of both."""
         try:
-            opened = self._box(sender, adverts).decrypt(sender.to_bytes(12, "little"), box, self.context)
+            opened = self._box(sender, adverts, opener).decrypt(sender.to_bytes(12, "little"), box, self.context)
         except (InvalidTag, KeyError):
             raise InvalidInput(
                 f"box of client {sender}={len(box)} bytes was not sealed for client {self.client}; ask for it again"
@@ -182,10 +195,10 @@ class Party(SecretKey):
         if counts:
             self.tallied[sender] = values[holds // 4 :]
 
-    def _box(self, other: int, adverts: Adverts) -> ChaCha20Poly1305:
+    def _box(self, other: int, adverts: Adverts, opener: X25519PrivateKey | None = None) -> ChaCha20Poly1305:
         """One key for both directions, told apart by the nonce."""
         if other not in self.agreed:
-            self.agreed[other] = agree(self.box_key, self.trust(other, adverts).shares, b"box")
+            self.agreed[other] = agree(opener or self.opener, self.trust(other, adverts).shares, b"box")
         return ChaCha20Poly1305(self.agreed[other])
 
     def tally(self, sharing: Iterable[int], pads: shamir.Shares) -> shamir.Shares:

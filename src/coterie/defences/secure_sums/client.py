@@ -211,9 +211,10 @@ def _deliver(waiting: Waiting, sharing: tuple[int, ...], boxes: bytes) -> Roster
         f"must be at least {roster.threshold} of the round's, this one among them: fewer would not hide it",
     )
     waiting.sharing = tuple(sorted(here))
+    numbers, opener = len(_numbers(waiting)), party.opener
     for sender, box in decode(boxes).items():
         with suppress(InvalidInput):  # whoever sealed it for somebody else cannot be recovered if it drops out
-            party.receive(sender, box, waiting.adverts, roster, len(_numbers(waiting)))
+            party.receive(sender, box, waiting.adverts, roster, numbers, opener)
     return roster.masked_by(here)
 
 
