@@ -56,7 +56,7 @@ def test_the_command_line_changes_settings_of_the_file(tmp_path: Path) -> None:
     said = ("defence.threshold=1", "defence.cipher=ckks", "defence.members=64", "trainer.clusters=3", 'name = "here"')
     config = read(path, said)
     assert config.name == "here"
-    assert config.protocol(config.trainers[0]).slots == 3
+    assert config.protocol(config.trainers[0]).choices == 3
     found = config.built_defence(config.defence, config.protocol(config.trainers[0]))
     assert isinstance(found, Mingling)
     assert (found.threshold, found.cipher) == (1, Ckks(members=64))
