@@ -32,7 +32,7 @@ def test_seeds_are_counted_or_named(text: str, seeds: tuple[int, ...] | None) ->
         assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "0", "x", "7-5", "3,3", "-1", "1-", "1.5"])
+@pytest.mark.parametrize("text", ["", "0", "x", "7-5", "3,3", "-1", "1-", "1.5", "131"])
 def test_seeds_that_name_none_or_one_twice_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="seeds"):
         parse_seeds(text)

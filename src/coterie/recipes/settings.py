@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coterie.errors import require
 
+MOST = 100  # seeds that a bare number may ask for
 
 class Scale(Enum):
     QUICK = "quick"  # ends within ten minutes on two cores; says what it reduces
@@ -46,6 +47,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """``"3"``: the first three; ``"5-9"``: from five to nine; ``"2,4"``: these two."""
     first, dash, last = text.partition("-")
     if text.isdecimal():
+        require(int(text) <= MOST, "seeds", text, f"would be the first {text}; for seed {text} alone pass {text}-{text}")
         seeds = tuple(range(int(text)))
     elif dash and first.isdecimal() and last.isdecimal():
         seeds = tuple(range(int(first), int(last) + 1))

@@ -111,7 +111,7 @@ def table_3_claims(rows: Rows) -> Sequence[Claim]:
             gain = clustered.ours.minus(proximal.ours)
             evidence = f"{clustered.ours.value:.2f} % against {proximal.ours.value:.2f} %: {by(gain)}"
             claims.append(Claim(text, gain.above(0), evidence))
-    return claims
+    return [*claims, *table_6_claims(rows)]
 
 
 def _costs_of_mingling(rows: Rows, name: str, split: str) -> list[Claim]:
