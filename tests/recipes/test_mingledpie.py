@@ -30,7 +30,6 @@ from coterie.recipes.mingledpie.claims import (
 from coterie.recipes.mingledpie.published import TABLE_2, TABLE_3, TABLE_5
 from coterie.recipes.mingledpie.runs import costs as cost_runs
 from coterie.recipes.mingledpie.runs.attacks import profiled
-from coterie.recipes.mingledpie.runs.counting import counted
 from coterie.recipes.mingledpie.runs.participation import taking_part
 from coterie.recipes.mingledpie.runs.training import local, pretrained, trained, undefended
 from coterie.recipes.mingledpie.setups import EMBEDDED, SETUPS, present
@@ -228,14 +227,6 @@ def test_with_a_client_s_key_the_sums_of_the_default_are_read_in_table_ii() -> N
     assert found["placed with a client"][0] > found["placed"][0]
 
 
-def test_counting_jobs_run() -> None:
-    for method, blind in (("default", 0.2), ("sets, p=0.5, T=2", 0.3818)):
-        found = counted(method, 12, 0.5, 3, seed=0)
-        assert 0 < found["alone"] <= found["units"] <= 12
-        assert found["expected"]["alone"] == pytest.approx(blind, abs=1e-4)
-    assert found["expected"]["alone, sizes known"] > 0.4  # of so few, sizes tell much
-
-
 def test_participation_jobs_run_and_a_sealed_accuracy_may_differ() -> None:
     plain, sealed = (taking_part(method, 0.5, 10, 2, seed=0) for method in ("IFCA", "shared key"))
     assert sealed["accuracy"] == plain["accuracy"]
@@ -288,14 +279,19 @@ def test_mingling_may_cost_accuracy() -> None:
         values = {"IFCA": ifca, "MingledPie": mingled, "exact": exact, "FedProx": 80.0}
         return rows({name: steady(value) for name, value in values.items()}, data="MNIST", split="homogeneous")
 
-    assert decisions(table_3_claims(table(96.6, 97.0))) == [HOLDS, HOLDS, HOLDS]
-    assert decisions(table_3_claims(table(96.4, 96.9))) == [FAILS, FAILS, HOLDS]
-    assert decisions(table_3_claims(table(50.0, 51.0, ifca=51.0))) == [UNDECIDED, HOLDS, FAILS]
+    def decided(found: Rows) -> list[Decision]:
+        *ours, of_the_paper = decisions(table_3_claims(found))  # its tables contradict each other whatever we find
+        assert of_the_paper is FAILS
+        return ours
+
+    assert decided(table(96.6, 97.0)) == [HOLDS, HOLDS, HOLDS]
+    assert decided(table(96.4, 96.9)) == [FAILS, FAILS, HOLDS]
+    assert decided(table(50.0, 51.0, ifca=51.0)) == [UNDECIDED, HOLDS, FAILS]
     shaky = Estimate.over({0: 92.0, 1: 98.0, 2: 101.0})
     unpaired = rows({"IFCA": steady(97.0), "MingledPie": shaky}, data="MNIST", split="homogeneous")
-    assert decisions(table_3_claims(unpaired)) == [UNDECIDED]
+    assert decided(unpaired) == [UNDECIDED]
     one_seed = rows({"IFCA": Estimate(97.0), "exact": Estimate(97.0)}, data="MNIST", split="heterogeneous")
-    assert decisions(table_3_claims(one_seed)) == [UNDECIDED]
+    assert decided(one_seed) == [UNDECIDED]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from coterie.errors import require
 
 MOST = 100  # seeds that a bare number may ask for
 
+
 class Scale(Enum):
     QUICK = "quick"  # ends within ten minutes on two cores; says what it reduces
     PAPER = "paper"  # the paper's own settings
@@ -47,7 +48,9 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     """``"3"``: the first three; ``"5-9"``: from five to nine; ``"2,4"``: these two."""
     first, dash, last = text.partition("-")
     if text.isdecimal():
-        require(int(text) <= MOST, "seeds", text, f"would be the first {text}; for seed {text} alone pass {text}-{text}")
+        require(
+            int(text) <= MOST, "seeds", text, f"would be the first {text}; for seed {text} alone pass {text}-{text}"
+        )
         seeds = tuple(range(int(text)))
     elif dash and first.isdecimal() and last.isdecimal():
         seeds = tuple(range(int(first), int(last) + 1))

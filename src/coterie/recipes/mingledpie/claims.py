@@ -12,7 +12,7 @@ from coterie.recipes.mingledpie.runs.costs import OURS, THEIRS
 from coterie.recipes.mingledpie.runs.counting import ALONE, KNOWING, TOGETHER_WITH
 from coterie.recipes.mingledpie.setups import SETUPS
 from coterie.recipes.mingledpie.tables.accuracy import ABLATION, SPLITS
-from coterie.recipes.mingledpie.tables.attacks import BY_MODEL, CHANCE, CLOSED_FORM, PRINTED, RULES
+from coterie.recipes.mingledpie.tables.attacks import BY_MODEL, CHANCE, CLOSED_FORM, PRINTED, RULES, UNEVEN
 
 LEARNT = 60.0  # per cent; a client with two classes gets 50 by guessing
 
@@ -79,17 +79,18 @@ def counting_claims(rows: Rows) -> Sequence[Claim]:
         alone = list(rows.where(method="default", who=who))
         inside = [Decision.of(row.ours.low <= row.values[CLOSED_FORM].value) for row in alone]
         evidence = "; ".join(f"{row.label} {in_percent(row.ours)}" for row in alone)
-        claims.append(Claim(f"{who}, counting gets the server no more than {most}", Decision.every(inside), evidence))
-    counted = list(rows.where(method="default", who=TOGETHER_WITH))
-    more = [row for row in counted if row.ours.low > row.values[CLOSED_FORM].value]
-    return [
-        *claims,
-        Claim(
-            "with one client's key it gets more somewhere",
-            Decision.of(bool(more)),
-            f"in {len(more)} of {len(counted)} settings",
-        ),
-    ]
+        text = f"{who}, counting gets the server no more than {most}"
+        claims += [Claim(text, Decision.every(inside), evidence)] if alone else []
+    if counted := list(rows.where(method="default", who=TOGETHER_WITH)):
+        more = [row for row in counted if row.ours.low > row.values[CLOSED_FORM].value]
+        evidence = f"in {len(more)} of {len(counted)} settings"
+        claims.append(Claim("with one client's key it gets more somewhere", Decision.of(bool(more)), evidence))
+    if sets := list(rows.where(method=UNEVEN)):
+        more = [row for row in sets if row.ours.low > row.values[CLOSED_FORM].value]
+        evidence = "; ".join(f"{row.label} {in_percent(row.ours)}" for row in sets)
+        text = "identity sets give no more than the closed form where clusters differ in size"
+        claims.append(Claim(text, Decision.of(not more), evidence))
+    return claims
 
 
 def in_percent(ours: Estimate) -> str:

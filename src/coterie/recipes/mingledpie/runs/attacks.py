@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.attacks.placing import Placing
 from coterie.attacks.profiling import CURIOUS_SERVER, IdentityProfiling, colluding_server
@@ -38,16 +39,20 @@ def guessed(rate: float, clusters: int, threshold: int, counting: str, sets: int
     drawn: IdentitySets = SampledSets(rule)
     if group:
         drawn = GroupSets(rule, ClusterKeys.generate(rule, rng.child("keys")))
-    everyone = torch.arange(sets)
-    true = everyone % clusters
-    tape = Tape([CURIOUS_SERVER])
-    joined = drawn.membership(everyone, true, rng.child("clients")).float()
-    tape.record(Down(TRAIN, 0, everyone, Published({"w": torch.zeros(clusters, 1)})))
-    tape.record(Up(TRAIN, 0, Contributions(everyone, {}, torch.ones(sets), joined)))
+    true = torch.arange(sets) % clusters
     attack = IdentityProfiling({cluster: cluster for cluster in range(clusters)})
-    guess = attack.infer(tape.view(CURIOUS_SERVER), Auxiliary(), rng.child("attack")).labels
+    guess = attack.infer(showing(drawn, true, rng), Auxiliary(), rng.child("attack")).labels
     right = sum(guess[client] == cluster for client, cluster in enumerate(true.tolist()))
     return {"right": right, "sets": sets, "expected": rule.blind_guess(), "printed": rule.printed_guess()}
+
+
+def showing(drawn: IdentitySets, true: Tensor, rng: Rng) -> View:
+    """What a server sees of clients in these clusters: a set of each, and nothing else."""
+    tape, everyone = Tape([CURIOUS_SERVER]), torch.arange(len(true))
+    joined = drawn.membership(everyone, true, rng.child("clients")).float()
+    tape.record(Down(TRAIN, 0, everyone, Published({"w": torch.zeros(joined.shape[1], 1)})))
+    tape.record(Up(TRAIN, 0, Contributions(everyone, {}, torch.ones(len(true)), joined)))
+    return tape.view(CURIOUS_SERVER)
 
 
 ATTACKED_ROUNDS = 5

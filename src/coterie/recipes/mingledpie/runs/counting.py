@@ -24,6 +24,7 @@ from coterie.flow.turn import Roots
 from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.protocols.ifca import Ifca
+from coterie.recipes.mingledpie.runs.attacks import showing
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.messages import TRAIN, Down
@@ -81,6 +82,20 @@ def counted(method: str, clients: int, participation: float, rounds: int, seed: 
         guess = attack.infer(ring.view(threat), Auxiliary(), rng.child("attack")).labels
         found[name] = sum(guess.get(client) == cluster for client, cluster in chosen.items())
     return found
+
+
+def uneven(clients: int, seed: int) -> Result:
+    """How many are named right from their sets alone, at p=0.5, T=2, by a server that knows no sizes.
+
+    A half, a quarter, an eighth, a twelfth and a twenty-fourth of the clients are in the five clusters.
+    """
+    rng, rule = Rng.seeded(seed), TagRule(CLUSTERS, 0.5, 2, partition=True)
+    sizes = torch.tensor([clients // part for part in (2, 4, 8, 12, 24)])
+    true = torch.arange(CLUSTERS).repeat_interleave(sizes)
+    view = showing(SampledSets(rule), true, rng)
+    guess = Placing(SAME).infer(view, Auxiliary(), rng.child("attack")).labels
+    right = sum(guess[client] == cluster for client, cluster in enumerate(true.tolist()))
+    return {"units": len(true), "expected": {ALONE: rule.blind_guess()}, ALONE: right}
 
 
 def sets_give(rule: TagRule, true: Mapping[int, int], sizes: Mapping[int, int], rng: Rng) -> float:

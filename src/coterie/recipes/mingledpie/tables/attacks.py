@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.defences.mingling.fuzzy_tags import Counting, TagRule
@@ -11,7 +11,7 @@ from coterie.measure.judge import wilson
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.mingledpie.published import FIGURE_3, TABLE_2
 from coterie.recipes.mingledpie.runs.attacks import READINGS, guessed, profiled
-from coterie.recipes.mingledpie.runs.counting import ALONE, KNOWING, TOGETHER_WITH, VARIANTS, counted
+from coterie.recipes.mingledpie.runs.counting import ALONE, KNOWING, TOGETHER_WITH, VARIANTS, counted, uneven
 from coterie.recipes.mingledpie.setups import SETUPS, WITH_THE_CNN, present, printed
 from coterie.recipes.mingledpie.tables.entries import Entry, files_read, label
 from coterie.recipes.settings import Scale, Settings
@@ -160,21 +160,23 @@ def profile(arguments: Arguments, what: str, published: float | None, files: tup
 # -- a server that counts --------------------------------------------------------------------------------------------
 
 ADVERSARIES = (ALONE, KNOWING, TOGETHER_WITH)
+UNEVEN = "sets alone, clusters of different sizes"
 
 
 def counting(settings: Settings) -> Sequence[Entry]:
     """Not in the paper: thirty rounds, clients that come late and drop out, and everybody now and then."""
     sizes = (20, 40, 120)
-    return [
-        counting_entry(method, clients, share, who)
+    entries = [
+        counting_entry(counted, who, {"method": method, "clients": clients, "participation": share, "rounds": 30})
         for method in VARIANTS
         for clients in (sizes if method == "default" else sizes[:2])
         for share in (0.25, 0.5, 1.0)
         for who in ADVERSARIES
     ]
+    return [*entries, *(counting_entry(uneven, ALONE, {"clients": clients}) for clients in sizes[1:])]
 
 
-def counting_entry(method: str, clients: int, share: float, who: str) -> Entry:
+def counting_entry(work: Callable[..., Result], who: str, arguments: Arguments) -> Entry:
     def percent(result: Result) -> float:
         return 100 * float(result[who]) / float(result["units"])
 
@@ -182,7 +184,7 @@ def counting_entry(method: str, clients: int, share: float, who: str) -> Entry:
         low, high = wilson(sum(result[who] for result in results), sum(result["units"] for result in results))
         return 100 * low, 100 * high
 
-    arguments = {"method": method, "clients": clients, "participation": share, "rounds": 30}
-    key = Key.of(method=method, N=clients, participation=share, who=who)
+    key = Key.of(method=arguments.get("method", UNEVEN), N=arguments["clients"])
+    key = key.but(**{name: arguments[name] for name in ("participation",) if name in arguments}, who=who)
     values = {CLOSED_FORM: lambda result: 100 * float(result["expected"][who])}
-    return Entry(key, None, counted, arguments, percent, pooled=pooled, values=values, apart=True)
+    return Entry(key, None, work, arguments, percent, pooled=pooled, values=values, apart=True)
