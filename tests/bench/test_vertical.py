@@ -8,7 +8,7 @@ from coterie.bench.vertical import encrypted, joined, proven, steps
 
 def test_every_row_has_its_baseline() -> None:
     rows = list(steps(Options(repeats=1), records=3000, columns=8, parties=4, clusters=3))
-    assert len(rows) == 2
+    assert len(rows) == 3
     assert all(row.baseline is not None and row.unit == "s of processor" and row.setup for row in rows)
 
 

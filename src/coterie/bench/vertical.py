@@ -22,7 +22,7 @@ from coterie.bench.registry import Options
 from coterie.data.alignment import in_the_open
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
-from coterie.defences.secure_sums import SecureSums
+from coterie.defences.secure_sums import PairwiseMasks, SecureSums
 from coterie.errors import require
 from coterie.estimators.columns import in_private
 from coterie.flow.guard import Defence
@@ -121,7 +121,11 @@ def steps(
     theirs = _a_step(partial(_scikit, x.numpy(), chosen), options.repeats)
     shape = f"{records:,} records of {columns} columns, {parties} parties, k = {clusters}"
     setup = f"scikit-learn's KMeans (lloyd) on the joined table, a step as the difference of {MANY} and {FEW}"
-    plans = (("in the open", Defence(), OPEN), ("masked sums", SecureSums(), MASKED))
+    plans = (
+        ("in the open", Defence(), OPEN),
+        ("masked sums, words of 4 bytes", SecureSums(PairwiseMasks(width=4)), MASKED),
+        ("masked sums, words of 8 bytes", SecureSums(), None),
+    )
     for name, defence, bound in plans:
         ours = _a_step(partial(_ours, federation, clusters, defence), options.repeats)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

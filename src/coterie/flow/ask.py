@@ -64,7 +64,8 @@ class Replies:
         return Contributions.join([group for group in groups if group.fits_among(usual)])
 
 
-SPAN = 1 << 14  # numbers of a model that are added up over all clients at a time
+SPAN = 1 << 14  # numbers of a model that are added up over all clients at a time, or where they are few
+CACHED = 1 << 18  # so many of all clients
 
 
 @register
@@ -90,7 +91,7 @@ class Sums:
     @staticmethod
     def of(part: Contributions) -> Sums:
         shares = _shares(part)
-        values = {name: _sum_over_clients(leaf, shares).double() for name, leaf in part.values.items()}
+        values = {name: _add_clients(leaf, shares, None) for name, leaf in part.values.items()}
         membership = part.membership.ne(0)
         sealed = {name: batch.add(membership) for name, batch in part.sealed.items()}
         return Sums(values, shares.sum(0, dtype=torch.float64), membership.sum(0), sealed)
@@ -106,7 +107,7 @@ class Sums:
         for part in groups:
             shares, membership = _shares(part), part.membership.ne(0)
             for name, leaf in part.values.items():
-                total.values[name].add_(_sum_over_clients(leaf, shares))
+                _add_clients(leaf, shares, total.values[name])
             total.weights.add_(shares.sum(0, dtype=torch.float64))
             total.counts.add_(membership.sum(0))
             sealed = {name: total.sealed[name] + batch.add(membership) for name, batch in part.sealed.items()}
@@ -141,17 +142,21 @@ def _shares(part: Contributions) -> Tensor:
     return part.membership * part.weights.unsqueeze(1)
 
 
-def _sum_over_clients(leaf: Tensor, shares: Tensor) -> Tensor:
-    """(slots, ...) from leaf (clients, slots | 1, ...) and shares (clients, slots)."""
+def _add_clients(leaf: Tensor, shares: Tensor, to: Tensor | None) -> Tensor:
+    """(slots, ...), float64: leaf (clients, slots | 1, ...) weighted by shares (clients, slots), added in place."""
     clients, slots = shares.shape
     if leaf.shape[1] == 1:
         weights, flat = shares.T.to(leaf.dtype).contiguous(), leaf.reshape(clients, -1)
-        sums = flat.new_empty(slots, flat.shape[1])
+        shape = (slots, *leaf.shape[2:])
+        total = torch.empty(shape, dtype=torch.float64) if to is None else to
+        sums, size = total.view(slots, -1), max(SPAN, CACHED // clients)
 
         def add_up(span: slice) -> None:
-            torch.mm(weights, flat[:, span], out=sums[:, span])
+            found = torch.mm(weights, flat[:, span])
+            sums[:, span] = found if to is None else sums[:, span] + found
 
-        each_in_one_thread(add_up, [slice(at, at + SPAN) for at in range(0, flat.shape[1], SPAN)])
-        return sums.reshape(slots, *leaf.shape[2:])
+        each_in_one_thread(add_up, [slice(at, at + size) for at in range(0, flat.shape[1], size)])
+        return total
     require(leaf.shape[1] == slots, "slots of a contribution", leaf.shape[1], f"must be 1 or {slots}")
-    return torch.einsum("cs,cs...->s...", shares.to(leaf.dtype), leaf)
+    found = torch.einsum("cs,cs...->s...", shares.to(leaf.dtype), leaf)
+    return found.double() if to is None else to.add_(found)

@@ -7,6 +7,7 @@ encryption noise come from the operating system's entropy.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from coterie.wire.sealed import SealedBatch, SealedSum
 Floats = npt.NDArray[np.float64]
 Key = Any
 """A cipher's own, which only it understands."""
+BLOCK = 1 << 15  # values rounded at a time
 CLIENTS_AT_ONCE = 8  # whose vectors for all slots are made at a time
 
 
@@ -46,9 +48,16 @@ class Grid:
 
     def round(self, values: Tensor, largest: float) -> Floats:
         """The nearest points of the grid, as whole numbers of steps."""
-        plain = values.detach().to(torch.float64).numpy()
-        # Models are large: few passes, and none for a mask. NaN survives both extremes.
-        worst = float(max(plain.max(initial=0.0), -plain.min(initial=0.0)))
+        self._require_within(values, largest)
+        steps: Floats = values.detach().to(torch.float64).numpy() * 2.0**self.bits
+        return np.rint(steps, out=steps)
+
+    @staticmethod
+    def _require_within(values: Tensor, largest: float) -> None:
+        if not values.numel():
+            return
+        low, high = values.detach().aminmax()  # one pass, for models are large; NaN survives both extremes
+        worst = max(float(high), -float(low), 0.0) if bool(low == low) else math.nan
         require(np.isfinite(worst), "values", "NaN or infinity", "cannot be sealed; check the training")
         require(
             worst <= largest,
@@ -57,8 +66,17 @@ class Grid:
             f"must be at most {largest:.6g}, or sums could wrap around; scale the values down, or let the "
             "cipher expect fewer members",
         )
-        steps: Floats = plain * 2.0**self.bits
-        return np.rint(steps, out=steps)
+
+    def words(self, values: Tensor, largest: float, size: int) -> npt.NDArray[Any]:
+        """The same as words of so many bytes, modulo 2^(8 size), (..., length): block by block, in the cache."""
+        self._require_within(values, largest)
+        flat = values.detach().reshape(-1).numpy()
+        found, steps = np.empty(len(flat), dtype=f"i{size}"), np.empty(min(BLOCK, len(flat)))
+        for start in range(0, len(flat), BLOCK):
+            part = flat[start : start + BLOCK]
+            here = np.multiply(part, 2.0**self.bits, out=steps[: len(part)], dtype=np.float64)
+            found[start : start + BLOCK] = np.rint(here, out=here)
+        return found.view(f"u{size}").reshape(values.shape)
 
     def values(self, steps: Floats) -> Tensor:
         return torch.from_numpy(steps * 2.0**-self.bits)

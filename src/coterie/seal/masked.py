@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.seal.cipher import DamagedCiphertexts, Grid, binary
 from coterie.seal.pairwise import Adverts, Answers, unmask
 from coterie.seal.roster import Roster
-from coterie.seal.streams import WORD, Packed, Words, signed, unpack
+from coterie.seal.streams import WORD, Packed, Words, add_packed, signed, unpack
 from coterie.wire.codec import register
 from coterie.wire.sealed import SealedBatch, SealedSum
 
@@ -81,9 +82,13 @@ class MaskedBatch(SealedBatch):
         totals: list[Words | None] = [None] * flags.shape[1]
         for row in self.words:
             for slot, words in enumerate(row):
-                if words is not None:
-                    before, plain = totals[slot], unpack(words, self.width)
-                    totals[slot] = plain if before is None else np.add(before, plain, out=before)
+                if words is None:
+                    continue
+                before = totals[slot]
+                if before is None:
+                    totals[slot] = unpack(words, self.width)
+                else:
+                    add_packed(before, words, self.width)
         return MaskedSum(frozenset(self.ids), tuple(totals), self.shapes, self.grid, self.width)
 
     def _fits(self, words: Packed) -> bool:
@@ -150,8 +155,8 @@ class MaskedSum(SealedSum):
         """These sums as values (slots, length), where no veil is on them; zeros for a cluster without."""
         steps = np.zeros((self.slots, self.length))
         for slot, words in unmasked.items():
-            steps[slot] = signed(words, self.width)
-        return self.grid.values(steps)
+            np.multiply(signed(words, self.width), 2.0**-self.grid.bits, out=steps[slot])
+        return torch.from_numpy(steps)
 
     def open(self, key: object) -> Tensor:
         return self.plain(self.unmasked(key))

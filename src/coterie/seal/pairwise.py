@@ -4,11 +4,11 @@ Client i sends for each of its clusters, in whole numbers modulo 2^64,
 
     y_i = x_i + PRG(b_i) + sum over partners j of sign(i, j) PRG(s_ij),
 
-where s_ij is agreed by X25519 and PRG is ChaCha20. The pairwise masks cancel in the sum. Drop-outs are recovered, not
-repeated: every client shares its seed b_i and its mask key among its holders (Shamir, two thirds of them must answer).
-For a survivor the others reveal b_i, for a drop-out its mask key, and never both, so that a message that comes late
-stays masked. (To repeat the round without the drop-out would let the server subtract two sums when the late message
-arrives.)
+where s_ij is agreed by X25519 and PRG is AES-256 in counter mode. The pairwise masks cancel in the sum. Drop-outs are
+recovered, not repeated: every client shares its seed b_i and its mask key among its holders (Shamir, two thirds of them
+must answer). For a survivor the others reveal b_i, for a drop-out its mask key, and never both, so that a message that
+comes late stays masked. (To repeat the round without the drop-out would let the server subtract two sums when the late
+message arrives.)
 
 Whoever colludes with the server knows only its own masks: any two honest members of a cluster still share one that
 hides them, as long as masks connect those who are left, which each client checks before it answers. Without a veil
@@ -36,7 +36,7 @@ from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.seal import shamir
 from coterie.seal.roster import Roster
 from coterie.seal.signing import SIGNATURE, sign, signed_by, verify_key
-from coterie.seal.streams import KEY, Words, add_stream, agree, derive, public
+from coterie.seal.streams import KEY, Words, add_streams, agree, derive, public
 from coterie.seal.veil import veil
 from coterie.wire.codec import register
 from coterie.wire.sealed import SecretKey
@@ -210,18 +210,26 @@ class Party(SecretKey):
 
     # -- masks ---------------------------------------------------------------------------------------------------
 
-    def mask(self, words: Words, slot: int, roster: Roster, adverts: Adverts, veiled: bytes | None = None) -> Words:
+    def mask(
+        self,
+        words: Words,
+        slot: int,
+        roster: Roster,
+        adverts: Adverts,
+        veiled: bytes | None = None,
+        in_place: bool = False,
+    ) -> Words:
         """What this client sends for one cluster: uniform to everyone who lacks one of its masks.
 
         ``veiled`` is the round's key, under which the sum is hidden from the server.
         """
-        masked, partners = words.copy(), roster.partners(self.client, slot)
-        add_stream(masked, self.seed, slot, subtract=False)
+        masked = words if in_place else words.copy()
+        partners = roster.partners(self.client, slot)
         if fresh := [partner for partner in partners if partner not in self.pairs]:
             own = X25519PrivateKey.from_private_bytes(self.mask_key)
             self.pairs |= {partner: agree(own, self.trust(partner, adverts).masks, b"mask") for partner in fresh}
-        for partner in partners:
-            add_stream(masked, self.pairs[partner], slot, subtract=partner < self.client)
+        pairs = [(self.pairs[partner], partner < self.client) for partner in partners]
+        add_streams(masked, [(self.seed, False), *pairs], slot)
         if veiled is not None:
             veil(masked, veiled, slot, roster.positions[slot][self.client])
         return masked
@@ -273,11 +281,12 @@ def unmask(
         )
         require(kept == expected, f"secret of client {client}", "another", "came of wrong shares; leave the round out")
     plain = {slot: words.copy() for slot, words in sums.items()}
+    streams: dict[int, list[tuple[bytes, bool]]] = {slot: [] for slot in plain}
     for client, secret in opened.items():
         slots = [slot for slot in roster.slots_of(client) if slot in plain]
         if client in here:
             for slot in slots:
-                add_stream(plain[slot], secret, slot, subtract=True)
+                streams[slot].append((secret, True))
             continue
         keys: dict[int, bytes] = {}
         for slot in slots:
@@ -285,7 +294,9 @@ def unmask(
                 # The partner's mask towards the drop-out has nothing to cancel it: take it away.
                 if partner not in keys:
                     keys[partner] = agree(secret, adverts[partner].masks, b"mask")
-                add_stream(plain[slot], keys[partner], slot, subtract=partner < client)
+                streams[slot].append((keys[partner], partner < client))
+    for slot, words in plain.items():
+        add_streams(words, streams[slot], slot)
     return plain
 
 

@@ -80,6 +80,12 @@ class Contributions:
             tuple(self.notes[position] for position in chosen) if self.notes else (),
         )
 
+    @property
+    def first(self) -> Contributions:
+        """The first client's, of plain leaves that are not copied: to look at, not to keep."""
+        leaves = {name: leaf[:1] for name, leaf in self.values.items()}
+        return Contributions(self.ids[:1], leaves, self.weights[:1], self.membership[:1])
+
     @staticmethod
     def join(parts: Sequence[Contributions]) -> Contributions:
         """One object for several groups of clients, in the order given."""

@@ -66,7 +66,7 @@ def up_lengths(message: Up) -> list[int]:
     """What each client sends, encoded on its own. Plain tensors are of one length for all clients."""
     clients = len(message.sent)
     if clients and not message.sent.sealed and not message.sent.notes:
-        return [message_length(message.pick(torch.tensor([0])))] * clients
+        return [message_length(replace(message, sent=message.sent.first))] * clients
     return [message_length(message.pick(torch.tensor([position]))) for position in range(clients)]
 
 

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.learn.clusters.columns import absolute_differences, means_by_label, squared_differences
+from coterie.learn.clusters.columns import (
+    Labelled,
+    absolute_differences,
+    least_of_each,
+    means_by_label,
+    squared_differences,
+)
 
 
 def points(rows: int = 57, columns: int = 3, shift: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -44,3 +50,34 @@ def test_means_by_label_and_a_label_that_nobody_has() -> None:
     for label in range(3):
         torch.testing.assert_close(found[label], x[labels == label].mean(0))
     assert torch.equal(found[3], centres[3])
+
+
+def test_columns_that_change_are_looked_at_anew() -> None:
+    """What is kept of them between steps must not outlive them."""
+    x, centres = points()
+    before, after = torch.empty(len(x), 4), torch.empty(len(x), 4)
+    squared_differences(x, centres, before)
+    x.mul_(2)
+    squared_differences(x, centres, after)
+    torch.testing.assert_close(after, (x[:, None] - centres[None]).square().sum(2), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(before, after)
+
+
+def test_sums_over_many_blocks_keep_their_digits() -> None:
+    """Single precision within a block, doubles over them: as exact as the records themselves are."""
+    draws = torch.Generator().manual_seed(0)
+    x = torch.rand(20_001, 3, generator=draws) + 1000
+    labels = torch.randint(5, (len(x),), generator=draws).to(torch.uint8)
+    found = Labelled(labels, 6)
+    means = found.means(x, torch.zeros(6, 3))
+    for label in range(5):
+        exact = x[labels == label].double().mean(0)
+        torch.testing.assert_close(means[label].double(), exact, rtol=2e-7, atol=0.0)
+    assert found.heads[5] == 0
+
+
+@pytest.mark.parametrize("columns", [1, 2, 10, 300])
+def test_the_first_of_equal_least_numbers(columns: int) -> None:
+    draws = torch.Generator().manual_seed(0)
+    rows = torch.randint(4, (9_000, columns), generator=draws).double()
+    assert torch.equal(least_of_each(rows), torch.tensor([row.index(min(row)) for row in rows.tolist()]))

@@ -32,7 +32,7 @@ from coterie.seal.masked import MaskedBatch, largest_value
 from coterie.seal.pairwise import Advert, Party, salt_of
 from coterie.seal.roster import LEAST, Roster
 from coterie.seal.signing import sign, signed_by
-from coterie.seal.streams import KEY, pack
+from coterie.seal.streams import KEY, Packed, pack, word_bytes
 from coterie.seal.veil import pads
 from coterie.wire.codec import decode, encode, register
 from coterie.wire.messages import Contributions, Down
@@ -102,7 +102,7 @@ def advertise(
     request, notes = f"{cohort.turn.round} {cohort.turn.kind}", []
     joined = (membership != 0).tolist()
     owned: Sequence[Own | None] = own or [None] * len(sent)
-    rows = zip(cohort.memory, sent.ids.tolist(), values.double(), joined, owned, strict=True)
+    rows = zip(cohort.memory, sent.ids.tolist(), values, joined, owned, strict=True)
     for memory, client, vector, slots, one in rows:
         answered = _answered(memory, client, cohort.turn)
         party = Party(client, request=request)
@@ -241,13 +241,16 @@ def _masked(waiting: Waiting, common: Said, own: bytes, settings: PairwiseMasks,
     largest = largest_value(settings.grid, len(roster.ids), settings.width)
     cells = _cells(waiting, common, veil, largest) if tallied and veil is not None else waiting.values
     waiting.masked = True
-    steps = settings.grid.round(cells, largest).astype(np.int64).view(np.uint64)
+    steps = settings.grid.words(cells, largest, word_bytes(settings.width))
     slots, mine = len(roster.members), roster.slots_of(party.client)
     words = np.broadcast_to(steps, (slots, steps.shape[-1]))
-    row = tuple(
-        pack(party.mask(words[slot], slot, roster, waiting.adverts, key), settings.width) if slot in mine else None
-        for slot in range(slots)
-    )
+    alone = slots == len(steps)  # then no two clusters are sent the same words
+
+    def packed(slot: int) -> Packed:
+        own = steps[slot] if alone else words[slot]
+        return pack(party.mask(own, slot, roster, waiting.adverts, key, in_place=alone), settings.width)
+
+    row = tuple(packed(slot) if slot in mine else None for slot in range(slots))
     return MaskedBatch((party.client,), (row,), waiting.shapes, settings.grid, settings.width)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from coterie.defences.secure_sums.client import advertise, follow_up, shapes_of
 from coterie.defences.secure_sums.server import secure_sums
@@ -31,15 +32,22 @@ class MaskingClient(ClientGuard):
         if not sent.values:  # an answer that says nothing has nothing to hide
             return sent
         slots = sent.membership.shape[1]
-        shares = (sent.membership * sent.weights.unsqueeze(1)).double()  # (clients, slots)
-        values = flatten(sent.values, leading=2).double() * shares.unsqueeze(2)
+        shares = sent.membership * sent.weights.unsqueeze(1)  # (clients, slots)
         leaves = {name: leaf[:, :1] for name, leaf in sent.values.items()} | {WEIGHT: torch.zeros(len(sent), 1, 1)}
         everybody = torch.ones(len(sent), slots)
-        both = torch.cat([values, shares.unsqueeze(2)], 2)
+        full = all(leaf.shape[1] == slots for leaf in sent.values.values())
+        whole = full and bool((shares == 1).all())  # as parties with columns answer: much, and nothing to weigh
+        own = {name: leaf if whole else leaf.double() * _over(leaf, shares) for name, leaf in sent.values.items()}
+        both = flatten(own | {WEIGHT: shares.unsqueeze(2)}, leading=2)
         return advertise(sent, both, everybody, shapes_of(leaves), cohort, self.settings)
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         return follow_up(asked, cohort, self.settings)
+
+
+def _over(leaf: Tensor, shares: Tensor) -> Tensor:
+    """Shares (clients, slots) as factors of a leaf (clients, slots | 1, ...)."""
+    return shares.double().view(*shares.shape, *[1] * (leaf.dim() - 2))
 
 
 @dataclass(frozen=True)

@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
+import weakref
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.sparse import csc_array
 from torch import Tensor
 
-from coterie.learn.clusters.lloyd import added
 from coterie.learn.clusters.points import chunk_rows
+from coterie.learn.threads import each_in_one_thread
 
-ROWS = 1 << 15  # records looked at together: what is computed of them stays in the cache
+Floats = NDArray[Any]  # in single or double precision
+
+ROWS = 1 << 13  # looked at together by one thread
+BLOCK = 1 << 10  # records added up in their own precision; the blocks' sums are added in doubles
+PRODUCTS = 900_000  # of one matrix product: up to 10^6, OpenBLAS has a kernel for small ones, which is twice as fast
 
 
 def squared_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
     """(records, centres): the sum over these columns of (x - c)^2. Sums over parties are squared Euclidean distances.
 
-    Products are taken about the mean of the centres, so that data far from the origin keep their digits, and with
-    records as the long axis, which is what products of so few columns and centres are fastest in.
+    One product a block: of (x - m, |x - m|^2, 1) with (-2 (c - m), 1, |c - m|^2), where m is the mean of the records,
+    so that data far from the origin keep their digits.
     """
-    middle = centres.mean(0).unsqueeze(1)
-    shifted = centres - middle.T
-    lengths = shifted.square().sum(1, keepdim=True)
-    size = min(ROWS, len(x))
-    about, found = x.new_empty(x.shape[1], size), x.new_empty(len(centres), size)
-    for start in range(0, len(x), ROWS):
-        rows = slice(start, start + ROWS)
-        count = len(x[rows])
-        torch.sub(x[rows].T, middle, out=about[:, :count])
-        torch.addmm(lengths, shifted, about[:, :count], alpha=-2, out=found[:, :count])
-        squares = about[:, :count].square_().sum(0)
-        out[rows] = found[:, :count].add_(squares).clamp_min_(0).T
+    mean, extended = _extended(x)
+    shifted = (centres.double() - mean).numpy()
+    lengths = np.square(shifted).sum(1, keepdims=True)
+    factors = np.concatenate([-2 * shifted, np.ones_like(lengths), lengths], 1).T.astype(extended.dtype, order="C")
+    size, plain = max(64, PRODUCTS // factors.size), out.numpy()
+    for start in range(0, len(x), size):
+        rows = slice(start, start + size)
+        np.matmul(extended[rows], factors, out=plain[rows])
+        out[rows].clamp_min_(0)
+
+
+_known: dict[int, tuple[weakref.ref[Tensor], int, tuple[Tensor, Floats]]] = {}
+
+
+def _extended(x: Tensor) -> tuple[Tensor, Floats]:
+    """The mean (columns,) in doubles, and (records, columns + 2): x about it, its squared length, and 1.
+
+    It is the same in every step of a run, so it is kept for as long as these columns are, and made anew if they change.
+    """
+    kept = _known.get(id(x))
+    if kept is not None and kept[0]() is x and kept[1] == x._version:
+        return kept[2]
+    mean = x.mean(0, dtype=torch.float64)
+    found = np.empty((len(x), x.shape[1] + 2), dtype=x.numpy().dtype)
+    about = found[:, :-2]
+    np.subtract(x.numpy(), mean.numpy(), out=about, casting="same_kind")
+    found[:, -2], found[:, -1] = np.einsum("ij,ij->i", about, about), 1
+    key = id(x)
+    _known[key] = (weakref.ref(x, lambda _: _known.pop(key, None)), x._version, (mean, found))
+    return mean, found
 
 
 def absolute_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
@@ -39,17 +68,63 @@ def absolute_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
         out[rows] = torch.cdist(x[rows], centres, p=1.0)
 
 
+class Labelled:
+    """Records by their labels, for whoever adds up columns of them: made once for all parties of a cohort."""
+
+    def __init__(self, labels: Tensor, count: int) -> None:
+        self.labels, self.count = labels, count
+
+    @cached_property
+    def heads(self) -> Tensor:
+        """(labels, 1): how many records have each."""
+        return torch.bincount(self.labels, minlength=self.count).unsqueeze(1)
+
+    @cached_property
+    def _one_hot(self) -> csc_array:
+        """(blocks x labels, records): to which label of which block each record is added."""
+        records = len(self.labels)
+        blocks = -(-records // BLOCK)
+        places = torch.arange(blocks, dtype=torch.int32).mul_(self.count).repeat_interleave(BLOCK)[:records]
+        ends = np.arange(records + 1, dtype=np.int32)
+        ones = np.ones(records, dtype=np.float32)
+        return csc_array((ones, places.add_(self.labels).numpy(), ends), shape=(self.count * blocks, records))
+
+    def prepare(self) -> None:
+        """All that the labels alone decide, before several threads ask for it."""
+        _ = self.heads, self._one_hot
+
+    def sums(self, x: Tensor) -> Tensor:
+        """(labels, columns): in doubles, over sums of blocks in the precision of x. It walks the records in order."""
+        found = torch.from_numpy(self._one_hot @ x.numpy())
+        return found.view(-1, self.count, x.shape[1]).sum(0, dtype=torch.float64)
+
+    def means(self, x: Tensor, otherwise: Tensor) -> Tensor:
+        """(labels, columns): the mean of the records of each label; of one that no record has, what it is otherwise."""
+        means = (self.sums(x) / self.heads.clamp_min(1)).to(otherwise.dtype)
+        return torch.where(self.heads > 0, means, otherwise)
+
+
 def means_by_label(x: Tensor, labels: Tensor, centres: Tensor) -> Tensor:
     """(centres, columns): the mean of the records of each label. One that no record has keeps its centre."""
-    sums = added_by_label(x, labels, len(centres))
-    heads = torch.bincount(labels, minlength=len(centres)).unsqueeze(1)
-    return torch.where(heads > 0, (sums / heads.clamp_min(1)).to(centres.dtype), centres)
+    return Labelled(labels, len(centres)).means(x, centres)
 
 
-def added_by_label(x: Tensor, labels: Tensor, count: int) -> Tensor:
-    """(labels, columns): the sum of the records of each label, in doubles."""
-    sums = torch.zeros(count, x.shape[1], dtype=torch.float64)
-    ones = torch.ones(min(ROWS, len(x)), dtype=torch.float64)
-    for part, mine in zip(x.split(ROWS), labels.int().split(ROWS), strict=True):
-        sums += added(part.double(), mine, count, ones[: len(part)])
-    return sums
+def least_of_each(rows: Tensor) -> Tensor:
+    """(rows,): the place of each row's least number, the first of equal ones; none may be NaN.
+
+    Column by column, how many come before the first that is the least: a search row by row takes twice as long, for
+    nobody can foretell its branches.
+    """
+    plain, found = rows.numpy(), np.empty(len(rows), dtype=np.uint8 if rows.shape[1] <= 256 else np.int32)
+
+    def look(span: slice) -> None:
+        across, places = np.ascontiguousarray(plain[span].T), found[span]
+        above = across != across.min(0)
+        before = above[0]
+        places[:] = before
+        for later in above[1:-1]:
+            np.logical_and(before, later, out=before)
+            np.add(places, before.view(np.uint8), out=places)
+
+    each_in_one_thread(look, [slice(at, at + ROWS) for at in range(0, len(rows), ROWS)])
+    return torch.from_numpy(found).long()

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,9 +18,10 @@ from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Protocol, Running, Server
-from coterie.learn.clusters.columns import absolute_differences, means_by_label, squared_differences
+from coterie.learn.clusters.columns import Labelled, absolute_differences, least_of_each, squared_differences
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
+from coterie.learn.threads import each_in_one_thread
 from coterie.privacy.guarantee import RunFacts
 from coterie.protocols.clusterings.base import contribution
 from coterie.rng import Rng
@@ -123,7 +123,7 @@ class VerticalKMeans(Protocol[Assignments]):
             state = _farther(state, distances[:, 0], server.rng.child("start", state.round + 1))
         while state.round < self.seedings + self.steps and not state.still:
             distances = yield from self._totals(DISTANCES, self._known(state), state, server)
-            labels = torch.from_numpy(np.argmin(distances.numpy(), axis=1))
+            labels = least_of_each(distances)
             state = replace(state, round=state.round + 1, labels=labels, still=torch.equal(labels, state.labels))
         for _ in (yield Ask(RESULT, state.round, server.clients.present(0), self.result(state), state)):
             pass
@@ -170,23 +170,28 @@ class VerticalKMeans(Protocol[Assignments]):
     def answer(self, kind: Kind, models: Params, cohort: Cohort, guard: ClientGuard) -> Contributions:
         if not cohort.columns:
             raise InvalidInput(BY_ROWS)
-        columns = guard.columns(cohort)
-        for party, own, memory in zip(cohort.ids.tolist(), columns, cohort.memory, strict=True):
-            memory[CENTRES] = self._centres(models, own, memory, cohort.rng(party, CENTRES))
-        if kind == RESULT:
-            return contribution(cohort, {})
-        centres = [memory[CENTRES] for memory in cohort.memory]
+        columns, ids = guard.columns(cohort), cohort.ids.tolist()
+        labelled = Labelled(models[LABELS][0], self.clusters) if LABELS in models else None
+        if labelled is not None:
+            labelled.prepare()
         fused = squared_differences if self.fusion is Fusion.SQUARES else absolute_differences
-        distances = torch.empty(len(cohort), len(columns[0]), len(centres[0]))
-        for own, mine, out in zip(columns, centres, distances, strict=True):
-            fused(own, mine, out)
-        return contribution(cohort, {TOTALS: distances})
+        centres = 1 if kind == SEED else self.clusters
+        distances = torch.empty(len(cohort), 0 if kind == RESULT else len(columns[0]), centres)
 
-    def _centres(self, models: Params, own: Tensor, memory: Memory, rng: Rng) -> Tensor:
+        def work(place: int) -> None:
+            own, memory = columns[place], cohort.memory[place]
+            memory[CENTRES] = self._centres(models, labelled, own, memory, cohort.rng(ids[place], CENTRES))
+            if kind != RESULT:
+                fused(own, memory[CENTRES], distances[place])
+
+        each_in_one_thread(work, range(len(cohort)))
+        return contribution(cohort, {} if kind == RESULT else {TOTALS: distances})
+
+    def _centres(self, models: Params, labelled: Labelled | None, own: Tensor, memory: Memory, rng: Rng) -> Tensor:
         """The party's part of the centres, (centres, own columns): it follows from what it was told."""
-        if LABELS in models:  # a party that has lost what it kept puts a cluster without records at its mean
-            before = memory.get(CENTRES, own.mean(0).expand(self.clusters, -1))
-            return means_by_label(own, models[LABELS][0].long(), before)
+        if labelled is not None:  # a party that has lost what it kept puts a cluster without records at its mean
+            before = memory[CENTRES] if CENTRES in memory else own.mean(0).expand(self.clusters, -1)
+            return labelled.means(own, before)
         if models[RECORDS].shape[1]:
             return own[models[RECORDS][0]]
         low, high = own.min(0).values, own.max(0).values

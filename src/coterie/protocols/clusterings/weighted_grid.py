@@ -29,7 +29,7 @@ from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Protocol, Running, Server
-from coterie.learn.clusters.columns import added_by_label
+from coterie.learn.clusters.columns import Labelled
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.learn.clusters.lloyd import nearest
 from coterie.learn.clusters.sketches import size, sketched
@@ -96,9 +96,11 @@ class WeightedGrid(Protocol[GridState]):
         """A record is in ``sketches`` sketches of each party."""
         if not isinstance(federation, VerticalFederation):
             raise InvalidInput(BY_ROWS)
-        held = sum(len(own) for own in federation.columns)
-        rounds = self.steps + 2
-        return RunFacts(federation.clients, rounds, Local(), (), delta, numbers_a_record=self.sketches, columns=held)
+        return replace(self.run_of(federation.clients, delta), columns=sum(len(own) for own in federation.columns))
+
+    def run_of(self, parties: int, delta: float = DELTA) -> RunFacts:
+        """The same before anybody knows who has which columns."""
+        return RunFacts(parties, self.steps + 2, Local(), (), delta, numbers_a_record=self.sketches)
 
     # -- the server's side ---------------------------------------------------------------------------------------
 
