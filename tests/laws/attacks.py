@@ -14,6 +14,7 @@ from tests.laws.members import CENTRES, MEMBERS, by_columns
 from tests.ring import Play, blobs, play
 
 from coterie.attacks.acquisition import ModelAcquisition, acquisition_threat
+from coterie.attacks.all_but_one import AllButOne
 from coterie.attacks.base import Attack
 from coterie.attacks.canaries import CanaryTest
 from coterie.attacks.cgan import CganReconstruction, eavesdropper
@@ -56,6 +57,7 @@ from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.protocols.clusterings.vertical_kmeans import VerticalKMeans
+from coterie.protocols.clusterings.weighted_grid import WeightedGrid
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
@@ -172,6 +174,13 @@ def raids() -> Mapping[str, Raid]:
         "distance geometry, totals": Raid(DistanceGeometry(), VerticalKMeans(3), apart, auxiliary=aligned),
         "distance geometry, a party": Raid(
             DistanceGeometry(Seen.PARTY, 0), VerticalKMeans(3), apart, auxiliary=aligned, poorer=(ONE_CLIENT,)
+        ),
+        "all but one": Raid(
+            AllButOne(apart.examples.x[:2], (1, 2, 4), -6.0, 6.0),
+            WeightedGrid(3, local=2, steps=2, sketches=64, low=-6.0, high=6.0),
+            apart,
+            auxiliary=Auxiliary(apart.examples.take(torch.arange(1, len(apart.examples)))),
+            poorer=(ONE_CLIENT,),
         ),
         "moved records": Raid(MovedRecords(), moving, many),
         "shown centres": Raid(ShownCentres(), among, apart, auxiliary=Auxiliary(parts={SHOWN: shown})),

@@ -13,6 +13,7 @@ from tests.laws.members import MEMBERS, Member
 from coterie.defences.adaptive_ldp import AdaptiveLdp, Budget, PlainLdp
 from coterie.defences.authenticated import Authenticated
 from coterie.defences.blinding import Blinding
+from coterie.defences.ckks_sums import CkksSums
 from coterie.defences.clipped_ldp import ClippedLdp
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.mingling.defence import Mingling
@@ -21,6 +22,7 @@ from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.published import PublishedNoise
 from coterie.defences.private_grid import PrivateGrid
+from coterie.defences.proven_sums import ProvenSums
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import generalised, piecewise
 from coterie.defences.regularise import L2, Dropout
@@ -80,6 +82,12 @@ DEFENCES = {
     "private grid": Shield(lambda _: PrivateGrid(0.5, 0.1, -6.0, 6.0), lambda _: PrivateGrid()),
     "authenticated": Shield(lambda _: Authenticated(bytes(32)), lambda _: Authenticated(bytes(32)), silent=True),
     "blinding": Shield(lambda _: Blinding(), lambda _: Blinding(0.0, permute=False)),
+    "CKKS sums": Shield(lambda _: CkksSums(), lambda _: CkksSums(), to_the_grid=True),
+    "proven sums": Shield(
+        lambda _: ProvenSums(bound=400.0, sampled=2),
+        lambda _: ProvenSums(bound=400.0, bits=16, sampled=1),
+        to_the_grid=True,
+    ),
     "published noise": Shield(
         lambda on: PublishedNoise.planned(on.releases(), 4.0, 1e-6),
         lambda on: PublishedNoise(

@@ -37,8 +37,9 @@ TRAINERS: dict[str, dict[str, Any]] = {
     "federated_lloyd": {"clusters": 3, "level": "record", "steps": 2},
     "feddp_kmeans": {"clusters": 3, "level": "record"},
     "vertical_kmeans": {"clusters": 3, "steps": 2, "start_on": "records"},
+    "weighted_grid": {"clusters": 3, "local": 2, "steps": 2, "sketches": 64},
 }
-CLUSTERINGS = ("kfed", "federated_lloyd", "feddp_kmeans", "vertical_kmeans")
+CLUSTERINGS = ("kfed", "federated_lloyd", "feddp_kmeans", "vertical_kmeans", "weighted_grid")
 DEFENCES: dict[str, dict[str, Any]] = {
     "none": {},
     "dropout": {"rate": 0.2},
@@ -53,9 +54,12 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "randomised_response": {"epsilon": 2.0, "bound": 200.0},
     "perturb_once": {"epsilon": 2.0},
     "blinded_sums": {},
+    "ckks_sums": {},
+    "proven_sums": {"bound": 40.0, "sampled": 2},
+    "private_grid": {"epsilon": 8.0},
     "robust": {"rule": "krum", "bound": 1.0},
 }
-PRICED = ("dpsgd", "clipped_ldp", "noisy_sums", "randomised_response", "perturb_once")
+PRICED = ("dpsgd", "clipped_ldp", "noisy_sums", "randomised_response", "perturb_once", "private_grid")
 CHOICES = [Choice.model_validate({"kind": kind, **options}) for kind, options in DEFENCES.items()]
 
 TINY: dict[str, Any] = {
@@ -85,7 +89,7 @@ def subject(trainer: str, *, poisson: bool = True, **more: Any) -> Subject:
     local = {"steps": 2, "batch_size": 8, "lr": 0.1, "poisson": poisson}
     training = {} if trainer in CLUSTERINGS else {"rounds": 2, "local": local}
     chosen = {"kind": trainer, **training, **TRAINERS[trainer]}
-    if trainer == "vertical_kmeans":
+    if trainer in ("vertical_kmeans", "weighted_grid"):
         more = {"partition": {"kind": "vertical", "parties": 3}, **more}
     return parse({**TINY, "public": {"rows": 40}, "trainer": chosen, "audit": AUDIT, **more}, "test")
 

@@ -26,9 +26,11 @@ from coterie.attacks.regression import TOLERANCE, best_fitted, fitted
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.rng import Rng
+from coterie.wire.sealed import SEALED, SHARED_KEY
 from coterie.wire.view import ThreatModel, View
 
 SEED, DISTANCES, RESULT, OPENED = "seed", "distances", "result", "distances/opened"
+LEAST = "least"  # the exchange in which a party opens a sum for the server
 RECORD = "record"  # the tag of known records: which ones they are
 CURIOUS_SERVER = ThreatModel("curious server", server=True, knows="some records, all their columns")
 CONGRUENT = 0.01  # relative: what rounding leaves of distances is far below, what noise leaves far above
@@ -155,6 +157,8 @@ def party_steps(view: View, party: int | None = None) -> list[tuple[int, Distanc
 
 def _squared(view: View, round: int, kind: str, party: int | None) -> Tensor | None:
     """(records, k): in the open, or as the server's guard opened it."""
+    if SHARED_KEY in view.threat.keys and round in view.rounds(f"{kind}/{LEAST}"):
+        return _decrypted(view, round, kind)
     opened = f"{kind}/opened"
     if view.has_sent(round, opened):
         if party is not None:
@@ -170,6 +174,13 @@ def _squared(view: View, round: int, kind: str, party: int | None) -> Tensor | N
     if party not in ids:
         raise NotPermitted(f"{view.threat.name} sees nothing that party {party} sent; it sees {ids}")
     return leaf[ids.index(party)]
+
+
+def _decrypted(view: View, round: int, kind: str) -> Tensor:
+    """(records, k): the sum that a party was given to open, by whoever has its key."""
+    total = view.received(round, f"{kind}/{LEAST}").published.sealed[SEALED].open(view.key(SHARED_KEY))
+    records = view.received(view.last(RESULT), RESULT).values["labels"].shape[1]
+    return total.view(records, -1).double()
 
 
 def shapes(view: View) -> Tensor:

@@ -44,10 +44,10 @@ def best_fitted(features: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 def _ridge(features: Tensor, rows: Tensor, columns: Tensor) -> Fit:
     middle, mean = features[rows].mean(0), columns.mean(0)
     left, sizes, right = torch.linalg.svd(features[rows] - middle, full_matrices=False)
-    real = sizes > TOLERANCE * sizes.max().clamp_min(1e-300)
+    real = sizes > TOLERANCE * sizes.amax(0).clamp_min(1e-300) if len(sizes) else sizes > 0
     left, sizes, right = left[:, real], sizes[real], right[real]
     target = left.T @ (columns - mean)  # (rank, columns)
-    if not len(sizes):
+    if not len(sizes):  # nothing that differs was seen, or nothing at all
         return Fit(mean.expand(len(features), -1).clone(), (columns - mean).square().sum(0))
     shrunk = sizes.square() / (sizes.square() + RIDGES.unsqueeze(1) * sizes.square().mean())  # (ridges, rank)
     errors = torch.stack([_left_out(left, one, target, columns - mean) for one in shrunk])  # (ridges, columns)

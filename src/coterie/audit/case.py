@@ -331,6 +331,10 @@ NAMES = {
     "federated_lloyd": "federated Lloyd",
     "feddp_kmeans": "FedDP-KMeans",
     "vertical_kmeans": "vertical k-means",
+    "weighted_grid": "weighted grid",
+    "private_grid": "private grid",
+    "ckks_sums": "CKKS sums",
+    "proven_sums": "proven sums",
     "label_sets": "label sets",
     "by_tag": "by tag",
 }

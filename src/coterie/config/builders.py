@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from coterie.defences.blinding import Blinding
+from coterie.defences.ckks_sums import CkksSums
 from coterie.defences.mingling.defence import RATE, Mingling
 from coterie.defences.mingling.fuzzy_tags import ClusterKeys, Counting, TagRule
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import NoisySums
+from coterie.defences.private_grid import PrivateGrid
+from coterie.defences.proven_sums import ProvenSums
 from coterie.defences.randomised_response.channel import Channel
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import LEVELS, MECHANISMS, gap_rr
@@ -30,6 +33,7 @@ from coterie.protocols.clusterings.base import Clusterer
 from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.clusterings.steps import Stepping
+from coterie.protocols.clusterings.weighted_grid import WeightedGrid
 from coterie.rng import Rng
 from coterie.seal.cipher import Cipher
 from coterie.seal.ckks import Ckks
@@ -132,6 +136,16 @@ def _channel(mechanism: Mechanism, epsilon: float, levels: int, ratio: float) ->
 def blinded_sums(spread: float = 4.0, permute: bool = True) -> Stack:
     """Masked sums of numbers that are blinded by what the parties share."""
     return Stack(Blinding(spread, permute), SecureSums())
+
+
+def ckks_sums(members: int = 16) -> CkksSums:
+    """Sums under the parties' key, of which the server is told where the least are; ``members``: parties at most."""
+    return CkksSums(members)
+
+
+def proven_sums(bound: float = 1.0, bits: int = 8, sampled: int = 16, width: int = 8) -> ProvenSums:
+    """Masked sums on 2^``bits`` levels up to the public ``bound``; ``sampled`` numbers of each request are proven."""
+    return ProvenSums(PairwiseMasks(width=width), bound, bits, sampled)
 
 
 def robust(
@@ -248,6 +262,17 @@ def noisy_sums(
     if of is None or not isinstance(of.protocol, Clusterer) or not of.protocol.level or not of.protocol.releases():
         return kind({}, **settings)
     return kind.within(epsilon, of.delta, of.protocol.releases(), of.protocol.level, **settings)
+
+
+def private_grid(of: Releasing | None, epsilon: float = 8.0) -> PrivateGrid:
+    """Noise and phantoms for all that the parties of a weighted grid tell, which together cost ``epsilon``.
+
+    The grid's own bounds hold for it. Elsewhere there is nothing to plan: the defence then says that it does not fit.
+    """
+    if of is None or not isinstance(of.protocol, WeightedGrid):
+        return PrivateGrid()
+    grid = of.protocol
+    return PrivateGrid.planned(epsilon, of.delta, grid.run_of(of.clients or 1, of.delta), grid.low, grid.high)
 
 
 def aware_of(protocol: AnyProtocol, defence: Defence) -> AnyProtocol:

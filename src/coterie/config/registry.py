@@ -38,6 +38,7 @@ TRAINERS = {
     "federated_lloyd": "coterie.config.builders:federated_lloyd",
     "feddp_kmeans": "coterie.config.builders:feddp_kmeans",
     "vertical_kmeans": "coterie.protocols.clusterings.vertical_kmeans:VerticalKMeans",
+    "weighted_grid": "coterie.protocols.clusterings.weighted_grid:WeightedGrid",
 }
 
 MODELS = {
@@ -78,6 +79,9 @@ DEFENCES = {
     "randomised_response": "coterie.config.builders:randomised_response",
     "perturb_once": "coterie.config.builders:perturb_once",
     "blinded_sums": "coterie.config.builders:blinded_sums",
+    "ckks_sums": "coterie.config.builders:ckks_sums",
+    "proven_sums": "coterie.config.builders:proven_sums",
+    "private_grid": "coterie.config.builders:private_grid",
     "robust": "coterie.config.builders:robust",
 }
 

@@ -14,14 +14,17 @@ from coterie.config.builders import Known, Releasing, aware_of
 from coterie.config.schema import Config, build_model, misfit, validate
 from coterie.data.federation import Examples
 from coterie.defences.blinding import Blinding
+from coterie.defences.ckks_sums import CkksSums
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.proven_sums import ProvenSums
 from coterie.errors import InvalidInput, require
 from coterie.files import read_json
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.stack import Stack
 from coterie.learn.models.model import Model
+from coterie.protocols.clusterings.weighted_grid import WeightedGrid
 from coterie.rng import Rng
 from coterie.seal.mock import MockCipher
 from coterie.wire.codec import register
@@ -145,8 +148,11 @@ class Plan:
                 raise InvalidInput("defence 'noisy_sums' added_by 'shared' must have masks = true in a deployment")
             if isinstance(part, Mingling) and isinstance(part.cipher, MockCipher):
                 raise InvalidInput("cipher='mock' protects nothing; take 'secure_sums' or 'ckks' in a deployment")
-            if isinstance(part, Blinding):
-                raise InvalidInput("defence 'blinded_sums' is not deployed yet: parties have no common secret for it")
+            if isinstance(part, Blinding | CkksSums | ProvenSums):
+                name = {Blinding: "blinded_sums", CkksSums: "ckks_sums", ProvenSums: "proven_sums"}[type(part)]
+                raise InvalidInput(f"defence {name!r} is not deployed yet: parties have no common secret for it")
+        if isinstance(self.protocol, WeightedGrid):
+            raise InvalidInput("trainer 'weighted_grid' is not deployed yet: its sketches need a common secret")
 
 
 def example_of(offer: Offer) -> Examples:

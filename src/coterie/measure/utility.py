@@ -65,15 +65,22 @@ def evaluate(ring: AnyRing, state: object) -> Scores:
 
     Of a network, its accuracy on the client's own test rows (F1 where an example may have several labels, the mean
     squared error where numbers are predicted); of a clustering, the mean squared distance of the client's
-    points from the nearest centre, or of records from the mean of their cluster where parties hold columns of them.
+    points from the nearest centre, or of records from the mean of their cluster where parties hold columns of them
+    (from the nearest centre, where these are told).
     What is published passes both sides' guards on its way, as in a round.
     """
     federation = ring.federation
     if isinstance(federation, VerticalFederation):
         found = ring.models(state)
-        if LABELS not in found:
-            raise InvalidInput("federation=columns has no rows of its own to score, and this protocol gives no labels")
-        cost = _cost_of_columns(found[LABELS][0].long(), federation)
+        if LABELS in found:
+            cost = _cost_of_columns(found[LABELS][0].long(), federation)
+        elif "centres" in found:
+            points, centres = torch.cat(federation.parts, 1).float(), found["centres"][0]
+            cost = float(squared_distances(points, centres, nearest(points, centres)).double().mean())
+        else:
+            raise InvalidInput(
+                "federation=columns has no rows of its own to score, and this gives no labels or centres"
+            )
         return Scores(torch.full((federation.clients,), cost), torch.ones(federation.clients, 1), COST)
     models, choices = served(ring, state)
     if ring.model is None:

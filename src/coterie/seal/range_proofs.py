@@ -5,9 +5,11 @@ logarithm of H. To show that it has so many bits, each bit gets a commitment of 
 and a proof that it hides 0 or 1 without saying which (Cramer, Damgaard and Schoenmakers 1994, by Fiat and Shamir's
 hash): 160 bytes a bit.
 
-Commitments add up as numbers do, so they may stand beside masked sums. To prove every number of a message would take
-hours at a million records; the server draws a sample of its own after it has all commitments, and a liar with many
-wrong numbers is caught with the chance that ``chance`` states.
+Commitments add up as numbers do, so they may stand beside masked sums: where the blinding factors of all parties add
+up to nothing (``zero_sum_blinds``), the commitments add up to the total times G, and whoever has proven another number
+than it sent is noticed. To prove every number of a message would take hours at a million records; the server draws a
+sample of its own once numbers cannot be changed, and a liar with many wrong ones is caught with the chance that
+``chance`` states.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from nacl.bindings import (
@@ -32,13 +34,17 @@ from nacl.bindings import (
 from nacl.exceptions import RuntimeError as NaClError
 
 from coterie.errors import require
+from coterie.wire.codec import register
 
 ONE = (1).to_bytes(32, "little")
 G = bytes(crypto_scalarmult_ed25519_base_noclamp(ONE))
 H = bytes(crypto_core_ed25519_from_uniform(hashlib.sha512(b"coterie, range proofs, H").digest()[:32]))
 MOST_BITS = 32
+ORDER = (1 << 252) + 27742317777372353535851937790883648493  # of the group
+NOTHING = (1).to_bytes(32, "little")  # the neutral point, encoded
 
 
+@register
 @dataclass(frozen=True)
 class BitProof:
     """That a commitment hides 0 or 1: two challenges that add up to the hash, and an answer to each."""
@@ -58,11 +64,13 @@ class Committed:
 
     values: Sequence[int]
     bits: int
-    _blinds: tuple[bytes, ...] = field(default=(), repr=False)
+    _blinds: tuple[bytes, ...] = field(default=(), repr=False)  # none: drawn at random
 
     def __post_init__(self) -> None:
         require(1 <= self.bits <= MOST_BITS, "bits", self.bits, f"must lie in 1..{MOST_BITS}")
-        object.__setattr__(self, "_blinds", tuple(_random() for _ in self.values))
+        if not self._blinds:
+            object.__setattr__(self, "_blinds", tuple(_random() for _ in self.values))
+        require(len(self._blinds) == len(self.values), "blinding factors", len(self._blinds), "must be one a number")
 
     @property
     def points(self) -> list[bytes]:
@@ -113,6 +121,36 @@ def drawn(numbers: int, sampled: int) -> list[int]:
     return sorted(secrets.SystemRandom().sample(range(numbers), min(sampled, numbers)))
 
 
+def zero_sum_blinds(
+    secret: Callable[[int, int], bytes], party: int, parties: int, places: Sequence[int]
+) -> list[bytes]:
+    """The party's blinding factors of the numbers at these places: over all parties they add up to nothing.
+
+    ``secret``: 64 bytes for a place and a party, which all parties can compute and nobody else.
+    """
+
+    def factor(place: int, at: int) -> bytes:
+        return bytes(crypto_core_ed25519_scalar_reduce(secret(place, at % parties)))
+
+    return [bytes(crypto_core_ed25519_scalar_sub(factor(at, party), factor(at, party + 1))) for at in places]
+
+
+def added(points: Sequence[bytes]) -> bytes:
+    """The sum of commitments; of what is no point, nothing that any number has."""
+    total = NOTHING
+    try:
+        for point in points:
+            total = bytes(crypto_core_ed25519_add(total, point))
+    except (NaClError, TypeError, ValueError):
+        return b""
+    return total
+
+
+def bare(value: int) -> bytes:
+    """What commitments to numbers add up to whose total is this, if their blinding factors add up to nothing."""
+    return bytes(crypto_scalarmult_ed25519_base_noclamp(_scalar(value))) if value else NOTHING
+
+
 def _commitment(value: int, blind: bytes) -> bytes:
     hidden = crypto_scalarmult_ed25519_noclamp(blind, H)
     if value == 0:
@@ -157,4 +195,4 @@ def _random() -> bytes:
 
 
 def _scalar(value: int) -> bytes:
-    return bytes(crypto_core_ed25519_scalar_reduce(value.to_bytes(64, "little")))
+    return (value % ORDER).to_bytes(32, "little")

@@ -53,6 +53,7 @@ class DistanceGeometryFamily(Family):
         every = [
             {"kind": "secure_sums"},
             {"kind": "blinded_sums"},
+            {"kind": "ckks_sums"},
             {"kind": "randomised_response", "mechanism": "gap_rr", "epsilon": 1.0},
             {"kind": "perturb_once", "epsilon": 4.0},
         ]

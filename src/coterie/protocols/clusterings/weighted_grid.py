@@ -219,6 +219,6 @@ class WeightedGrid(Protocol[GridState]):
         counts = torch.zeros(len(cohort), self.local, dtype=torch.float64)
         for place, (own, label) in enumerate(zip(columns, labels, strict=True)):
             within = own.double().clamp(self.low, self.high) - self.middle
-            sums[place, :, : own.shape[1]] = added_by_label(within, label, self.local)
+            sums[place, :, : own.shape[1]] = Labelled(label, self.local).sums(within)
             counts[place] = torch.bincount(label, minlength=self.local)
         return contribution(cohort, {"sums": sums, "counts": counts})
