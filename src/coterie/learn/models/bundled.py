@@ -13,7 +13,7 @@ from coterie.errors import require
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.gru import GruLayer
 from coterie.learn.models.model import ModuleModel
-from coterie.learn.models.pooled import pooled
+from coterie.learn.models.narrow import banded, pooled
 
 Picture = tuple[int, int, int]  # channels, height, width
 
@@ -70,8 +70,8 @@ class _PixelsFirst(nn.Sequential):
         return super().forward(x.clone(memory_format=torch.channels_last))  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _PooledFirst(nn.Sequential):
-    """Convolution and pooling of the first layer as one, and then as ``_PixelsFirst``."""
+class _Narrow(nn.Sequential):
+    """``_PixelsFirst`` for few channels: convolution and pooling of the first layer as one, further ones by bands."""
 
     def forward(self, x: Tensor) -> Tensor:
         convolution, pooling, *others = self
@@ -79,7 +79,7 @@ class _PooledFirst(nn.Sequential):
         assert isinstance(pooling, nn.MaxPool2d)
         hidden = pooled(convolution, pooling, x).contiguous(memory_format=torch.channels_last)
         for layer in others:
-            hidden = layer(hidden)
+            hidden = banded(layer, hidden) if isinstance(layer, nn.Conv2d) else layer(hidden)
         return hidden
 
 
@@ -92,7 +92,7 @@ class Cnn(_Sized):
     def build(self) -> nn.Module:
         channels, height, width = self.shape
         flat = 16 * _twice_convolved(height) * _twice_convolved(width)
-        return _PooledFirst(
+        return _Narrow(
             nn.Conv2d(channels, 6, 5), nn.MaxPool2d(2), nn.ReLU(),
             nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
             nn.Flatten(), nn.Dropout(self.dropout),

@@ -1,4 +1,4 @@
-"""Convolution and pooling as one, held against the two of them."""
+"""Short ways round convolutions of few channels, held against the layers themselves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from coterie.learn.models.bundled import Cnn
-from coterie.learn.models.pooled import pooled
+from coterie.learn.models.narrow import banded, pooled
 
 
 def layers(channels: int = 1, kernel: int = 5) -> tuple[nn.Conv2d, nn.MaxPool2d]:
@@ -78,3 +78,49 @@ def test_the_cnn_gives_the_same_joined_and_apart() -> None:
     with torch.no_grad():
         apart = module(x)
     torch.testing.assert_close(module(x), apart, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "shape"),
+    [(6, (5, 5), (12, 12)), (1, (3, 2), (7, 4)), (3, (1, 4), (5, 9)), (2, (4, 4), (4, 4))],
+)
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_bands_give_what_the_layer_gives(
+    channels: int, kernel: tuple[int, int], shape: tuple[int, int], order: torch.memory_format
+) -> None:
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(channels, 5, kernel).double()
+    x = torch.rand(7, channels, *shape, dtype=torch.float64).contiguous(memory_format=order).requires_grad_()
+    one, two = banded(convolution, x), convolution(x)
+    assert "_Banded" in type(one.grad_fn).__name__
+    torch.testing.assert_close(one, two)
+    slopes, wanted = torch.rand_like(two), [x, *convolution.parameters()]
+    found, expected = (torch.autograd.grad(outputs, wanted, slopes) for outputs in (one, two))
+    torch.testing.assert_close(found, expected)
+
+
+def test_only_plain_training_goes_by_bands() -> None:
+    convolution, _ = layers()
+
+    def short(requires_grad: bool = True) -> bool:
+        x = torch.rand(2, 1, 8, 8, requires_grad=requires_grad)
+        return "_Banded" in type(banded(convolution, x).grad_fn).__name__
+
+    assert short()
+    assert not short(requires_grad=False)
+    handle = convolution.register_forward_hook(lambda *_: None)
+    assert not short()
+    handle.remove()
+    with torch.no_grad():
+        assert not short()
+
+
+def test_the_cnn_has_the_gradients_of_its_layers() -> None:
+    torch.manual_seed(2)
+    module, x = Cnn().build().double(), torch.rand(5, 1, 28, 28, dtype=torch.float64)
+    assert isinstance(module, nn.Sequential)
+    leaves = list(module.parameters())
+    found, expected = (
+        torch.autograd.grad(out.square().sum(), leaves) for out in (module(x), nn.Sequential(*module)(x))
+    )
+    torch.testing.assert_close(found, expected)
