@@ -264,3 +264,16 @@ def test_what_is_asked_wrongly() -> None:
         DistanceGeometry().infer(plain(), Auxiliary(federation().examples), Rng.seeded(0))
     with pytest.raises(InvalidInput, match="known records=1 must be at least 2"):
         recovery(plain(), 1, DistanceGeometry())
+
+
+def test_a_public_grid_tells_columns_apart_that_one_known_record_mixes() -> None:
+    """Of two columns in which one known record alone differs, that record decides one direction; the grid the other."""
+    draws = torch.Generator().manual_seed(3)
+    x = torch.randint(17, (400, 9), generator=draws).double() / 16
+    x[:, 6:] *= (torch.rand(400, 3, generator=draws) < 0.2).double()
+    rows = torch.arange(12)
+    x[rows, 6:] = 0.0
+    x[3, 6], x[3, 7] = 8 / 16, 5 / 16  # and the last column is the same in all known records
+    turn = torch.linalg.qr(torch.randn(9, 9, generator=draws, dtype=torch.float64))[0]
+    found = few_known((x - x.mean(0)) @ turn, rows, x[rows], (0.0, 1.0), 1 / 16)
+    assert float((found - x).abs().max()) < 1e-6

@@ -33,10 +33,17 @@ def spanned(columns: Tensor) -> int:
     return int((sizes > EXACT * sizes.max()).sum()) if len(sizes) else 0
 
 
-def few_known(points: Tensor, rows: Tensor, columns: Tensor, bounds: tuple[float, float] | None = None) -> Tensor:
+def few_known(
+    points: Tensor,
+    rows: Tensor,
+    columns: Tensor,
+    bounds: tuple[float, float] | None = None,
+    grid: float | None = None,
+) -> Tensor:
     """(records, columns): the rotation that takes the known points to the known records, as far as these decide it.
 
-    The rest of a record is taken for the known ones' mean, unless public bounds decide that too.
+    The rest of a record is taken for the known ones' mean, unless public bounds decide that too. ``grid``: what every
+    value is known to be a multiple of; it tells apart what bounds do not.
     """
     middle, mean, known = points[rows].mean(0), columns.mean(0), min(spanned(columns), points.shape[1])
     left, sizes, right = torch.linalg.svd(columns - mean, full_matrices=True)
@@ -47,7 +54,27 @@ def few_known(points: Tensor, rows: Tensor, columns: Tensor, bounds: tuple[float
     rest, free = (points - middle) @ turn[:, known:], right[known:]
     if bounds is None or not rest.shape[1]:
         return decided
-    return _within(decided, rest, free, bounds)
+    return _within(decided, rest, free, bounds) if grid is None else _on_grid(decided, rest, free, bounds, grid)
+
+
+def _on_grid(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float], grid: float) -> Tensor:
+    """As ``_within``, and of several turns the one after which values are nearest to the grid."""
+    draws, best, least = torch.Generator().manual_seed(0), decided, float("inf")
+    sample = torch.randperm(len(rest), generator=draws)[:FEW]
+    known, mine, enough = decided[sample], rest[sample], SETTLED * float(rest.square().sum())
+    for _ in range(STARTS):
+        turn = _isometry(torch.randn(rest.shape[1], len(free), generator=draws, dtype=torch.float64))
+        turn = _polished(_reflected(turn, known, mine, free, bounds), known, mine, free, bounds)
+        for _ in range(2 * POLISH):
+            place = decided + rest @ turn @ free
+            turn = _isometry(rest.T @ ((place / grid).round().mul(grid).clamp(*bounds) - decided) @ free.T)
+        found = decided + rest @ turn @ free
+        off = float((found - (found / grid).round().mul(grid).clamp(*bounds)).square().sum())
+        if off < least:
+            best, least = found, off
+        if least <= enough:
+            break
+    return best
 
 
 def _within(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float]) -> Tensor:

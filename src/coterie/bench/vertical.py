@@ -35,7 +35,7 @@ from coterie.seal.range_proofs import Committed, chance, holds
 from coterie.wire.codec import encode
 
 RECORDS, COLUMNS, PARTIES, CLUSTERS = 1_000_000, 40, 4, 10
-FEW, MANY = 1, 4  # steps whose difference is timed: what a run costs besides its steps drops out
+FEW, MANY = 1, 11  # steps whose difference is timed: what a run costs besides its steps drops out
 OPEN, MASKED = 1 / 2, 1 / 10  # within so many times of scikit-learn
 
 

@@ -64,7 +64,10 @@ class ClientGuard:
         return published
 
     def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
-        """What parties that hold columns compute with, (records, own columns) each, in place of the columns."""
+        """What parties that hold columns compute with, (records, own columns) each, in place of the columns.
+
+        The same ones in every request of a run.
+        """
         return cohort.columns
 
     def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:

@@ -76,6 +76,25 @@ def test_sums_over_many_blocks_keep_their_digits() -> None:
     assert found.heads[5] == 0
 
 
+@pytest.mark.parametrize("moved", [0, 1, 700, 2_000, 15_000])
+def test_sums_follow_from_those_before(moved: int) -> None:
+    """Whether few records have changed their label or most; what was kept of other labels or columns is left alone."""
+    draws = torch.Generator().manual_seed(0)
+    x = torch.rand(20_001, 3, generator=draws) + 10
+    old = torch.randint(6, (len(x),), generator=draws).to(torch.uint8)
+    new = old.clone()
+    new[torch.randperm(len(x), generator=draws)[:moved]] = 4
+    before = Labelled(old, 6).added(x, None)
+    exact = torch.stack([x[new == label].double().sum(0) for label in range(6)])
+    labelled = Labelled(new, 6)
+    labelled.prepare([before])
+    torch.testing.assert_close(labelled.added(x, before).sums, exact, rtol=3e-7, atol=0.0)
+    stale = Labelled(old[:50], 6).added(x[:50], None)
+    narrow = Labelled(old, 6).added(x[:, :2], None)
+    for other in (stale, narrow):
+        torch.testing.assert_close(labelled.added(x, other).sums, exact, rtol=3e-7, atol=0.0)
+
+
 @pytest.mark.parametrize("columns", [1, 2, 10, 300])
 def test_the_first_of_equal_least_numbers(columns: int) -> None:
     draws = torch.Generator().manual_seed(0)

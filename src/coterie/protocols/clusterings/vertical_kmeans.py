@@ -32,6 +32,7 @@ SEED, DISTANCES = Kind("seed"), Kind("distances")
 LABELS, RECORDS, TOTALS = "labels", "records", "distances"
 OF, AMONG = "of", "among"  # beside labels: by which round's totals, and among how many clusters, they were found
 BY_ROWS = "federation=rows: vertical k-means needs parties with columns; split it by columns"
+SUMS = "sums of the clusters"  # kept as well: of which few change from step to step
 CENTRES = "centres"  # what a party keeps: its own part of each, (clusters, own columns)
 
 
@@ -173,7 +174,7 @@ class VerticalKMeans(Protocol[Assignments]):
         columns, ids = guard.columns(cohort), cohort.ids.tolist()
         labelled = Labelled(models[LABELS][0], self.clusters) if LABELS in models else None
         if labelled is not None:
-            labelled.prepare()
+            labelled.prepare([memory.get(SUMS) for memory in cohort.memory])
         fused = squared_differences if self.fusion is Fusion.SQUARES else absolute_differences
         centres = 1 if kind == SEED else self.clusters
         distances = torch.empty(len(cohort), 0 if kind == RESULT else len(columns[0]), centres)
@@ -191,7 +192,8 @@ class VerticalKMeans(Protocol[Assignments]):
         """The party's part of the centres, (centres, own columns): it follows from what it was told."""
         if labelled is not None:  # a party that has lost what it kept puts a cluster without records at its mean
             before = memory[CENTRES] if CENTRES in memory else own.mean(0).expand(self.clusters, -1)
-            return labelled.means(own, before)
+            memory[SUMS] = labelled.added(own, memory.get(SUMS))
+            return labelled.means_of(memory[SUMS], before)
         if models[RECORDS].shape[1]:
             return own[models[RECORDS][0]]
         low, high = own.min(0).values, own.max(0).values

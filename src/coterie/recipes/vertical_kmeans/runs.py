@@ -14,7 +14,9 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
 from coterie.defences.blinding import Blinding
+from coterie.defences.ckks_sums import CkksSums
 from coterie.defences.private_grid import PrivateGrid
+from coterie.defences.proven_sums import ProvenSums
 from coterie.defences.randomised_response.defence import PerturbOnce, RandomisedResponse
 from coterie.defences.randomised_response.mechanisms import MECHANISMS, discretised, gap_rr, piecewise
 from coterie.defences.secure_sums import SecureSums
@@ -34,6 +36,7 @@ from coterie.wire.tape import Tape
 from coterie.wire.view import View
 
 NONE, DISCRETISED, ONCE, MASKED, BLINDED = "none", "discretised", "perturb_once", "masked_sums", "blinded_sums"
+CKKS, PROVEN = "ckks_sums", "proven_sums"
 GRID, DELTA = "weighted_grid", 1e-6
 UCI = ("iris", "wine", "breast_cancer")
 GAP_LEVELS = 50
@@ -121,6 +124,10 @@ def defence_for(
             return SecureSums()
         case "blinded_sums":
             return Stack(Blinding(), SecureSums())
+        case "ckks_sums":
+            return CkksSums()
+        case "proven_sums":
+            return ProvenSums(bound=widest, sampled=4)
         case _ if mechanism in MECHANISMS:
             return RandomisedResponse(MECHANISMS[mechanism](epsilon, levels), widest, memoised)
     raise InvalidInput(f"mechanism={mechanism!r} {nearest(mechanism, [NONE, DISCRETISED, ONCE, *MECHANISMS])}")
@@ -219,13 +226,16 @@ def recorded(
 ) -> tuple[VerticalFederation, View]:
     """One run and what its server saw. Several attacks read the same one, in jobs that often follow each other."""
     federation = split(examples(name, seed, data, records), parties, seed)
-    start = Start.RECORDS if mechanism == BLINDED else Start.PLUS_PLUS
+    start = Start.RECORDS if mechanism in (BLINDED, CKKS) else Start.PLUS_PLUS
     defence = defence_for(mechanism, epsilon, GAP_LEVELS, 0.5, federation, memoised)
     tape = Tape([CURIOUS_SERVER])
     protocol = VerticalKMeans(clusters, steps, start_on=start)
     with Ring(protocol, federation, None, defence, Roots.seeded(seed), tape, processes=0) as ring:
         ring.run()
         return federation, ring.view(CURIOUS_SERVER)
+
+
+GRIDS = {"digits": 1 / 16}  # public: pictures of 17 shades of grey
 
 
 def recovery(
@@ -252,7 +262,7 @@ def recovery(
     which = Seen(seen)
     party = 0 if which is Seen.PARTY else None
     truth = federation.examples.x if party is None else federation.part(party)
-    attack = DistanceGeometry(which, party, (0.0, 1.0))
+    attack = DistanceGeometry(which, party, (0.0, 1.0), GRIDS.get(name))
     others = drawn(name, seed, data, records)[1]
     others = others if party is None else others[:, federation.columns[party]]
 

@@ -12,7 +12,7 @@ from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.settings import Scale, Settings
 from coterie.recipes.vertical_kmeans import published, runs, successive, tampering
-from coterie.recipes.vertical_kmeans.runs import BLINDED, DISCRETISED, GRID, MASKED, NONE, ONCE
+from coterie.recipes.vertical_kmeans.runs import BLINDED, CKKS, DISCRETISED, GRID, MASKED, NONE, ONCE, PROVEN
 from coterie.run.jobs import Job, Result
 
 SETS = ("forge", "wave", "mnist", *runs.UCI)
@@ -185,6 +185,11 @@ def _recovery(settings: Settings) -> list[Key]:
             none = (0,) if seen in (Seen.PARTY.value, Seen.TOTALS.value) else ()  # the others say nothing of rotations
             counts = sorted({*none, columns // 2, columns + 1, columns + 3, 20, 40, 1000})
             found += [Key.of(data=name, seen=seen, mechanism=under, known=count) for count in counts]
+        found += [
+            Key.of(data=name, seen=Seen.TOTALS.value, mechanism=under, known=count)
+            for under in (CKKS, PROVEN)
+            for count in (columns + 3, 40)
+        ]
     return found
 
 
