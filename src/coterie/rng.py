@@ -21,6 +21,7 @@ from typing import NoReturn
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from coterie.errors import NotPermitted, require
@@ -62,13 +63,15 @@ class Rng:
 KEY_BYTES = 32
 _PERSON = b"coterie/secrets"
 _ZEROS = memoryview(bytes(1 << 18))  # what is enciphered to get the keystream, piece by piece
+_TAGGED = 1 << 30  # bytes that are tagged at once
 
 
 class Secrets:
     """A node in the tree of secret streams, with a key of 256 bits.
 
     A stream is read once: the same node always gives the same stream from its beginning, so whoever draws twice for two
-    purposes takes two children. Under one key, noise that is drawn twice cancels in a difference.
+    purposes takes two children. Under one key, noise that is drawn twice cancels in a difference; so what noise is put
+    on is part of its name (``upon``).
 
     Children come from keyed BLAKE2b, the stream from AES-256 in counter mode under a key of its own (twice as fast
     here as ChaCha20). The key is in no repr and no pickle: a secret that reaches a log, a checkpoint or another
@@ -102,6 +105,27 @@ class Secrets:
     def child(self, *names: str | int) -> Secrets:
         """The node of this name below; ("a", "b") and "a/b" are different names, and so are 1 and "1"."""
         return Secrets(self._derived("child", *names), self.reproducible)
+
+    def upon(self, *numbers: NDArray[np.generic]) -> Secrets:
+        """The node for noise on these numbers: the same again on the same ones, and on all others unrelated noise.
+
+        A run may be resumed twice, a process forked, a key copied, and data may have changed in between: without this,
+        both releases had the same noise, and their difference would show the data. So they are two releases, each as
+        private as the other, and what is made again as it was is still one. Numbers are told apart by GMAC under a key
+        of its own: two of them share their noise with chance length / 2^128. Reproducible nodes stay what they
+        are: they hide nothing, and a simulation's noise must not hang on the last bit of a float.
+        """
+        if self.reproducible:
+            return self
+        tagger, tags = AESGCM(self._derived("upon")), []
+        for part in numbers:
+            flat = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+            pieces = [flat[start : start + _TAGGED] for start in range(0, max(len(flat), 1), _TAGGED)]
+            tags += [
+                f"{part.dtype.str} {part.shape}",
+                *(tagger.encrypt(bytes(12), b"", piece.data).hex() for piece in pieces),
+            ]
+        return self.child("upon", *tags)
 
     def stream(self) -> Keystream:
         """The node's stream, from its beginning, to be read piece by piece."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.bench.noise import draws, kmeans_sums, private_step
+from coterie.bench.noise import draws, kmeans_sums, private_step, private_training
 from coterie.bench.registry import Options
 from coterie.bench.whole_fit import fit, fit_in_floats, whole_fits
 from coterie.data.partition.gaussians import GaussianClients
@@ -19,9 +19,10 @@ def test_every_row_has_its_baseline() -> None:
         draws(options, count=1000),
         *kmeans_sums(options, records=500, features=5, clients=3),
         *private_step(options, clients=2, batch_size=16),
+        *private_training(options, clients=2, batch_size=16, steps=2),
         *whole_fits(options, {Level.RECORD: (4, 500), Level.CLIENT: (400, 5)}),
     ]
-    assert len(rows) == 9
+    assert len(rows) == 10
     assert all(row.baseline is not None and row.unit == "ms" and row.setup for row in rows)
 
 

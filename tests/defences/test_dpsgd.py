@@ -12,12 +12,13 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 
 from coterie.data.federation import Examples, Federation, Schedule, Shards
-from coterie.defences.dpsgd import DpSgd
+from coterie.defences.dpsgd import DpSgd, grid_of
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots, Step, Turn
+from coterie.learn.exact_gradients import gradient_step
 from coterie.learn.models.bundled import Cnn, Gru
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch, Model, OwnModule
@@ -87,7 +88,10 @@ def test_noise_has_the_stated_deviation_and_differs_by_client_and_step() -> None
         Turn(3, Roots.seeded(0)),
     )
     noise = flatten(guard.gradients(model, params, empty, step))  # (clients, 20000)
-    for row, deviation in zip(noise, (0.5 * 3 / 10, 0.5 * 3 / 30), strict=True):
+    grid = grid_of(3.0, *model.units(16, 20_000))
+    whole = gradient_step(0.5, grid.units, [(199, 100)]) * grid.noise.sigma  # more, by what rounding may add to a norm
+    assert 1 <= whole / (0.5 * 3) < 1.03
+    for row, deviation in zip(noise, (whole / 10, whole / 30), strict=True):
         # False alarm with probability 1e-6 on each side.
         low, high = chi2.ppf([1e-6, 1 - 1e-6], row.numel())
         assert low < float((row / deviation).double().square().sum()) < high

@@ -12,6 +12,7 @@ from tests.ring import blobs, cohort
 from torch import Tensor
 
 from coterie.data.federation import Schedule, Shards
+from coterie.defences.dpsgd import DpSgd
 from coterie.flow.batches import plan_batches, poisson_batches
 from coterie.flow.cohort import Memory, segment_mean
 from coterie.flow.guard import ClientGuard
@@ -20,6 +21,7 @@ from coterie.learn.models.dense import Dense
 from coterie.learn.params import Params, pick, stack
 from coterie.learn.sgd import Local
 from coterie.rng import Secrets
+from coterie.wire.codec import encode
 
 MODEL = Dense((4, 5, 3))
 
@@ -215,3 +217,21 @@ def test_parts_on_several_threads_are_the_clients_one_by_one(
         assert one.keys() == other.keys()
         for name, value in one.items():
             torch.testing.assert_close(value, other[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("guard", [ClientGuard(), DpSgd(0.5, 1.0).client], ids=["plain", "private"])
+def test_threads_change_no_bit_of_clients_ledger_or_order(guard: ClientGuard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client at a time in two threads or in one: each has its own keystream, and the ledger its own order."""
+    monkeypatch.setattr("coterie.flow.cohort.CACHED_NUMBERS", 1)
+    local, before = Local(steps=4, batch_size=4, lr=0.1, poisson=True), torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            here = cohort(blobs((12,) * 8), MODEL)
+            trained = here.train(stack([MODEL.init(0)] * 8), local, guard)
+            found.append((encode(trained), here.turn.ledger.rows))
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
+    assert [client for client, _, _ in found[0][1]] == ([] if guard.plain else list(range(8)))

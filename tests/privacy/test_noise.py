@@ -24,9 +24,12 @@ def exact_pmf(sigma: float, reach: int) -> NDArray[np.float64]:
 
 def test_noise_in_single_precision_is_the_same_noise() -> None:
     noise, root = DiscreteGaussian(1), Secrets.seeded(3)
-    assert np.array_equal(noise.singles(BLOCK + 9, root).astype(np.int64), noise.draw(BLOCK + 9, root))
+    blocks = [(start, drawn.copy()) for start, drawn in noise.blocks(BLOCK + 9, root, single=True)]
+    assert [start for start, _ in blocks] == [0, BLOCK]
+    assert all(drawn.dtype == np.float32 for _, drawn in blocks)
+    assert np.array_equal(np.concatenate([drawn for _, drawn in blocks]), noise.draw(BLOCK + 9, root))
     with pytest.raises(InvalidInput, match="levels=2 must be 1"):
-        DiscreteGaussian(2).singles(1, root)
+        next(DiscreteGaussian(2).blocks(1, root, single=True))
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4, 5])

@@ -109,7 +109,7 @@ def test_noise_that_may_be_out_is_not_drawn_again(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         train(protocol, FEDERATION, Dense((4, 3)), seed=5, defence=DpSgd(1.0, 2.0), folder=folder, progress=tell)
     for seed in (6, None):
-        with pytest.raises(InvalidInput, match="would draw noise again"):
+        with pytest.raises(InvalidInput, match="would release again"):
             train(protocol, FEDERATION, Dense((4, 3)), seed=seed, defence=DpSgd(1.0, 2.0), folder=folder)
     done = train(protocol, FEDERATION, Dense((4, 3)), seed=5, defence=DpSgd(1.0, 2.0), folder=folder)
     assert done.simulated

@@ -89,15 +89,15 @@ def strengths(leaves: Params, layers: Layers, lighter: float) -> dict[str, float
     return {name: 1.0 if (layers is Layers.EARLY) == is_early else lighter for name, is_early in early.items()}
 
 
-def unit_noise(count: int, secrets: Secrets) -> Tensor:
-    """(count,) of deviation 1, from secrets by the one door."""
-    return torch.from_numpy(FINE.draw(count, secrets) / FINE.sigma)
+def unit_noise(values: Tensor, secrets: Secrets) -> Tensor:
+    """As many numbers of deviation 1 as there are values, for them alone, from secrets by the one door."""
+    return torch.from_numpy(FINE.draw(values.numel(), secrets.upon(values.numpy())) / FINE.sigma)
 
 
 def noised(leaves: Params, deviations: Mapping[str, float], secrets: Secrets) -> dict[str, Tensor]:
     """One client's leaves with noise on those whose deviation is not 0."""
     return {
-        name: leaf + (deviations[name] * unit_noise(leaf.numel(), secrets.child(name))).reshape(leaf.shape).to(leaf)
+        name: leaf + (deviations[name] * unit_noise(leaf, secrets.child(name))).reshape(leaf.shape).to(leaf)
         if deviations[name]
         else leaf
         for name, leaf in leaves.items()

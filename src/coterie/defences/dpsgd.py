@@ -44,6 +44,10 @@ class NoisyGradients(ClientGuard):
     def plain(self) -> bool:
         return self.example_clip is None and self.noise_multiplier == 0
 
+    @property
+    def by_client(self) -> bool:
+        return True
+
     def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
         if self.noise_multiplier == 0:
             if math.isfinite(self.clip):  # clipped and not noised: that costs infinity

@@ -15,12 +15,13 @@ from coterie.data.federation import Examples, Schedule, Shards
 from coterie.errors import InvalidInput
 from coterie.flow.batches import padded, plan_batches, poisson_batches, public_width
 from coterie.flow.guard import ClientGuard
-from coterie.flow.turn import Step, Turn
+from coterie.flow.turn import Metrics, Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.optimisers import Optimiser
 from coterie.learn.params import Copies, Layout, Params, put, room_for
 from coterie.learn.sgd import GradientHook, Gradients, Local, check_finite, descend
 from coterie.learn.threads import each_in_one_thread
+from coterie.privacy.ledger import Ledger
 from coterie.rng import Rng
 from coterie.wire.codec import Memory as Memory
 
@@ -195,13 +196,21 @@ class Cohort:
         def train(clients: slice) -> None:
             rows = slice(offsets[clients.start], offsets[clients.stop])
             weights = None if example_weights is None else example_weights[rows]
-            own = put(start, trained, clients)
-            found = self._part(clients)._train(model, own, local, guard, proximal, weights, label)
+            own, part = put(start, trained, clients), cohorts[clients.start]
+            found = part._train(model, own, local, guard, proximal, weights, label)
             for name, leaf in own.items():
                 if found[name] is not leaf:  # it was not trained in place
                     leaf.copy_(found[name])
 
-        each_in_one_thread(train, self._parts(model, trained, local) if guard.plain else [slice(0, len(self))])
+        parts = self._parts(model, trained, local) if guard.by_client else [slice(0, len(self))]
+        cohorts = {clients.start: self._part(clients) for clients in parts}
+        try:
+            each_in_one_thread(train, parts)
+        finally:  # in the order of clients, whichever thread was first; what was spent stays, whatever went wrong
+            for part in cohorts.values():
+                if part is not self:
+                    self.turn.ledger.enter(part.turn.ledger.rows)
+                    self.turn.metrics.enter(part.turn.metrics.rows)
         return trained
 
     def _parts(self, model: Model, start: Params, local: Local) -> list[slice]:
@@ -219,9 +228,8 @@ class Cohort:
         if len(ids) == len(self):
             return self
         shards = self.shards.between(clients.start, clients.stop)
-        return Cohort(
-            ids, self.turn, self.examples, shards, self.model, None, self.schedules, memory=self.memory[clients]
-        )
+        turn = replace(self.turn, ledger=Ledger(), metrics=Metrics())  # of its own: threads write at the same time
+        return Cohort(ids, turn, self.examples, shards, self.model, None, self.schedules, memory=self.memory[clients])
 
     def _train(
         self,

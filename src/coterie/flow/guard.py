@@ -55,6 +55,11 @@ class ClientGuard:
         return untouched and self.example_clip is None
 
     @property
+    def by_client(self) -> bool:
+        """Whether local steps may be taken a few clients at a time, by several threads: nothing of one is another's."""
+        return self.plain
+
+    @property
     def noises_uploads(self) -> bool:
         """Whether ``contribute`` changes an update in the open, by nothing but the update itself and chance."""
         return False

@@ -40,6 +40,10 @@ class StackedClient(ClientGuard):
     def plain(self) -> bool:
         return all(guard.plain for guard in self.guards)
 
+    @property
+    def by_client(self) -> bool:
+        return all(guard.by_client for guard in self.guards)
+
     def receive(self, published: Published, turn: Turn) -> Published:
         return reduce(lambda found, guard: guard.receive(found, turn), reversed(self.guards), published)
 

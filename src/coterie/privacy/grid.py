@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import InvalidInput, require
-from coterie.privacy.noise import LEVELS, DiscreteGaussian, sum_ripple, unevenness
+from coterie.privacy.noise import LEVELS, DiscreteGaussian, Drawn, sum_ripple, unevenness
 from coterie.rng import Secrets
 
 ROUNDING = 2
@@ -143,7 +143,7 @@ class NoiseGrid:
         most = (2**63 - 1 - self.noise.largest) // self.multiple
         require(largest <= most, "largest sum, in steps", largest, f"must be at most {most}, or 64 bits are too few")
         flat = (total.astype(np.int64) * self.multiple).reshape(-1)
-        self.noise.add_to(flat, secrets)
+        self.noise.add_to(flat, secrets.upon(flat))
         return flat.reshape(total.shape)
 
     def values(self, noised: NDArray[np.int64], step: float) -> NDArray[np.float64]:
@@ -169,10 +169,19 @@ class NoiseGrid:
         single = self.noise.levels == 1 and largest * self.multiple + self.noise.largest < SINGLE
         ends = np.cumsum([0, *(leaf.shape[1] for leaf in totals)]).tolist()
         for client, (step, node) in enumerate(zip(steps, secrets, strict=True)):
-            drawn = (self.noise.singles if single else self.noise.draw)(ends[-1], node)
-            for total, released, (start, end) in zip(totals, out, pairwise(ends), strict=True):
-                noised, whole = drawn[start:end], total[client]
-                if self.multiple > 1:
-                    whole = np.multiply(whole, self.multiple, dtype=noised.dtype, casting="unsafe")
-                np.add(noised, whole, out=noised, dtype=noised.dtype, casting="unsafe")  # all of them whole, and exact
-                np.multiply(noised, step / self.multiple, out=released[client], dtype=np.float32, casting="unsafe")
+            own = [leaf[client] for leaf in totals]
+            for start, drawn in self.noise.blocks(ends[-1], node.upon(*own), single):
+                for whole, released, (low, high) in zip(own, out, pairwise(ends), strict=True):
+                    begin, end = max(low, start), min(high, start + len(drawn))
+                    if begin < end:
+                        noised, place = drawn[begin - start : end - start], slice(begin - low, end - low)
+                        self._released(noised, whole[place], step, released[client, place])
+
+    def _released(self, noised: Drawn, whole: Whole, step: float, out: NDArray[np.float32]) -> None:
+        """All numbers are whole until they are scaled, and exact."""
+        wide = np.float32 if noised.dtype == np.float32 else np.int64
+        if self.multiple > 1:
+            whole = np.multiply(whole, self.multiple, dtype=wide, casting="unsafe")
+        added = noised.astype(wide, copy=False)
+        np.add(added, whole, out=added, dtype=wide, casting="unsafe")
+        np.multiply(added, step / self.multiple, out=out, dtype=np.float32, casting="unsafe")

@@ -136,30 +136,32 @@ def _inverse_arctan(number: int) -> Decimal:
 
 
 class Draws:
-    """Draws from one node's streams, one after the other, at most ``most`` or ``BLOCK`` at a time."""
+    """Draws from one node's streams, one after the other, in blocks.
+
+    How long it takes does not tell what is drawn: of w, which is drawn in another way, as many are made ready as will
+    do but once in a billion times, whether they are needed or not.
+    """
 
     def __init__(self, secrets: Secrets, most: int) -> None:
-        self._table, self._size = table(), min(most, BLOCK)
+        self._table, size = table(), min(most, BLOCK)
         self._first, self._rest = secrets.child("cells").stream(), secrets.child("rest").stream()
-        self._raw = np.empty(3 * self._size + Keystream.SPARE, dtype=np.uint8)
-        self._spare = np.empty(0, dtype=np.int32)
+        self._raw = np.empty(3 * size + Keystream.SPARE, dtype=np.uint8)
+        self._hard = np.empty(size, dtype=np.bool_)
+        expected = most * (CELLS - self._table.easy) / CELLS
+        self._spare = self._table.remainders(math.ceil(expected + 6 * math.sqrt(expected) + 6), self._rest)
 
     def fill(self, out: NDArray[np.float32] | NDArray[np.int32]) -> None:
         """The next draws, into all of (length,). Single precision holds them exactly."""
-        lowest = self._table.singles if out.dtype == np.float32 else self._table.wholes
-        self._prepare(len(out) * (CELLS - self._table.easy) // CELLS)
-        for start in range(0, len(out), self._size):
-            part = out[start : start + self._size]
-            self._first.fill(self._raw, 3 * len(part))
-            cells = self._raw[: 2 * len(part)].view("<u2")
-            lowest.take(cells, out=part, mode="wrap")
-            part += self._raw[2 * len(part) : 3 * len(part)]
-            hard = (cells >= self._table.easy).nonzero()[0]
-            self._prepare(len(hard))
-            part[hard], self._spare = self._spare[: len(hard)], self._spare[len(hard) :]
+        for start in range(0, len(out), BLOCK):
+            self._fill(out[start : start + BLOCK])
 
-    def _prepare(self, count: int) -> None:
-        """Have so many draws from w."""
-        if len(self._spare) < count:
-            more = self._table.remainders(count - len(self._spare), self._rest)
-            self._spare = np.concatenate([self._spare, more])
+    def _fill(self, out: NDArray[np.float32] | NDArray[np.int32]) -> None:
+        count, table = len(out), self._table
+        self._first.fill(self._raw, 3 * count)
+        cells = self._raw[: 2 * count].view("<u2")
+        (table.singles if out.dtype == np.float32 else table.wholes).take(cells, out=out, mode="wrap")
+        out += self._raw[2 * count : 3 * count]
+        hard = np.greater_equal(cells, table.easy, out=self._hard[:count]).nonzero()[0]
+        if len(self._spare) < len(hard):
+            self._spare = np.concatenate([self._spare, table.remainders(len(hard), self._rest)])
+        out[hard], self._spare = self._spare[: len(hard)], self._spare[len(hard) :]

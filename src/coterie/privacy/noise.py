@@ -26,6 +26,7 @@ e^epsilon.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -36,6 +37,8 @@ from numpy.typing import NDArray
 from coterie.errors import require
 from coterie.privacy.lookup import BLOCK, REACH, SIGMA, Draws
 from coterie.rng import Secrets
+
+Drawn = NDArray[np.float32] | NDArray[np.int32] | NDArray[np.int64]
 
 RADIX = 64
 LEVELS = 5
@@ -79,26 +82,29 @@ class DiscreteGaussian:
     def add_to(self, total: NDArray[np.int64], secrets: Secrets) -> None:
         """One independent draw on every entry of (length,), in place."""
         require(total.ndim == 1 and total.dtype == np.int64, "total", (total.dtype, total.shape), "must be flat int64")
-        draws, fine = Draws(secrets, len(total)), np.empty(min(len(total), BLOCK), dtype=np.int32)
-        for start in range(0, len(total), BLOCK):
-            part = total[start : start + BLOCK]
-            draws.fill(fine[: len(part)])
-            if self.levels == 1:
-                part += fine[: len(part)]
-                continue
-            drawn = fine[: len(part)].astype(np.int64)
-            for _ in range(1, self.levels):
-                draws.fill(fine[: len(part)])
-                drawn *= RADIX
-                drawn += fine[: len(part)]
-            part += drawn
+        for start, drawn in self.blocks(len(total), secrets):
+            total[start : start + len(drawn)] += drawn
 
-    def singles(self, count: int, secrets: Secrets) -> NDArray[np.float32]:
-        """As ``draw``, in single precision, which holds the narrowest alone exactly."""
-        require(self.levels == 1, "levels", self.levels, "must be 1 for draws in single precision")
-        found = np.empty(count, dtype=np.float32)
-        Draws(secrets, count).fill(found)
-        return found
+    def blocks(self, count: int, secrets: Secrets, single: bool = False) -> Iterator[tuple[int, Drawn]]:
+        """The same draws in blocks, each with where it begins, in memory that the next one takes.
+
+        In single precision, if asked for, which holds the narrowest alone exactly.
+        """
+        require(self.levels == 1 or not single, "levels", self.levels, "must be 1 for draws in single precision")
+        draws = Draws(secrets, count * self.levels)
+        fine = np.empty(min(count, BLOCK), dtype=np.float32 if single else np.int32)
+        for start in range(0, count, BLOCK):
+            part = fine[: min(BLOCK, count - start)]
+            draws.fill(part)
+            yield start, part if self.levels == 1 else self._widened(part, draws)
+
+    def _widened(self, fine: NDArray[np.int32], draws: Draws) -> NDArray[np.int64]:
+        drawn = fine.astype(np.int64)
+        for _ in range(1, self.levels):
+            draws.fill(fine)
+            drawn *= RADIX
+            drawn += fine
+        return drawn
 
 
 def unevenness(t: float) -> float:

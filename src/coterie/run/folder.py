@@ -49,7 +49,7 @@ class Checkpoint:
     metrics: tuple[tuple[str, float, float], ...] = ()
     traffic: Traffic = field(default_factory=Traffic)
     witness: Witness | None = None  # what really was, for whoever scores attacks afterwards
-    root: str = ""  # the fingerprint of the secrets that noise comes from
+    root: str = ""  # by which secrets and data are known again
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ from torch import Tensor
 from coterie.config import registry
 from coterie.config.schema import Config
 from coterie.data.federation import Federation, VerticalFederation
+from coterie.data.lazy import AnyFederation, LazyFederation
 from coterie.errors import InvalidInput
+from coterie.rng import Secrets
 from coterie.run.fingerprint import digest
 from coterie.run.folder import Record, versions
 
@@ -60,6 +62,16 @@ class Origin:
             for name in now
             if known.get(name) != now[name]
         ]
+
+
+def root_of(secrets: Secrets, federation: AnyFederation) -> str:
+    """By which a run is known again: what its noise comes from, and the data that it is put on.
+
+    On other data the same secrets make other releases, which somebody must pay for. Data that are never all there
+    (``LazyFederation``) are not looked at.
+    """
+    data = "" if isinstance(federation, LazyFederation) else _digest(federation)
+    return secrets.child("data", data).fingerprint()
 
 
 def _digest(federation: Federation | VerticalFederation) -> str:

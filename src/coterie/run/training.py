@@ -34,9 +34,9 @@ from coterie.measure.witness import Witness
 from coterie.privacy.ledger import Ledger
 from coterie.protocols.base import Trainer
 from coterie.protocols.starts import Start
-from coterie.rng import Secrets
 from coterie.run.fitting import require_fit
 from coterie.run.folder import SECRETS, Checkpoint, Measured, RunFolder
+from coterie.run.origin import root_of
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 from coterie.wire.view import ThreatModel, View
@@ -180,7 +180,8 @@ def train(
         roots = Roots.from_entropy() if seed is None else Roots.seeded(seed)
         if folder is not None and secret:
             roots = replace(roots, secrets=folder.secrets())
-        with _room(ledger, protocol, defence, federation, folder, roots.secrets) as own:
+        root = "" if folder is None else root_of(roots.secrets, federation)
+        with _room(ledger, protocol, defence, federation, folder, root, roots.secrets.reproducible) as own:
             ring = Ring(
                 protocol,
                 federation,
@@ -195,7 +196,7 @@ def train(
             )
             if ring.model is not None:
                 require_fit(ring.model, shown_by(federation), type(ring.model).__name__)
-            return _trained(ring, evaluate_every, folder, witness, progress, stop, metrics or {})
+            return _trained(ring, evaluate_every, folder, root, witness, progress, stop, metrics or {})
 
 
 def _room(
@@ -204,11 +205,12 @@ def _room(
     defence: Defence,
     federation: AnyFederation,
     folder: RunFolder | None,
-    secrets: Secrets,
+    root: str,
+    simulated: bool,
 ) -> AbstractContextManager[Ledger]:
     """The ledger to write to: one that is the run's own, or such a one in the room that a larger one has for it.
 
-    A run is known by its folder and its secrets: in the same folder, but with other noise, it is another run.
+    A run is known by its folder, its secrets and its data: in the same folder, but with others, it is another run.
     """
     if ledger is None:
         return nullcontext(Ledger())
@@ -216,8 +218,8 @@ def _room(
     require(run is not None, "protocol", type(protocol).__name__, "must tell its facts, or nobody knows its cost")
     assert run is not None
     claim = defence.guarantee(run)
-    seeded = None if claim is None else replace(claim, simulated=secrets.reproducible)
-    name = "" if folder is None else f"{folder.path.absolute()} {secrets.fingerprint()}"
+    seeded = None if claim is None else replace(claim, simulated=simulated)
+    name = "" if folder is None else f"{folder.path.absolute()} {root}"
     return ledger.reserve(seeded, defence.events(run), name)
 
 
@@ -225,6 +227,7 @@ def _trained(
     ring: AnyRing,
     evaluate_every: int,
     folder: RunFolder | None,
+    root: str,
     witness: Witness | None,
     progress: Progress | None,
     stop: Patience | None,
@@ -234,15 +237,14 @@ def _trained(
         saved = folder.load() if folder else None
         history = list(saved.history) if saved else []
         watcher = _Watcher(
-            ring, evaluate_every, folder, progress, history, witness, ring.federation.groups, stop, metrics
+            ring, evaluate_every, folder, root, progress, history, witness, ring.federation.groups, stop, metrics
         )
-        root = ring.roots.secrets.fingerprint()
         require(
             saved is None or saved.root in ("", root),
-            "seed or secrets",
+            "seed, secrets or data",
             "others than the run's",
-            f"would draw noise again that may be out already, and nobody would have paid for it; resume with its own "
-            f"seed and {SECRETS}",
+            f"would release again what may be out already, and nobody would have paid for it; resume with its own "
+            f"seed, {SECRETS} and data",
         )
         if saved is not None:
             ring.ledger.enter(saved.spent)
@@ -300,6 +302,7 @@ class _Watcher:
     ring: AnyRing
     every: int
     folder: RunFolder | None
+    root: str
     progress: Progress | None
     history: list[Measured]
     witness: Witness | None
@@ -339,7 +342,7 @@ class _Watcher:
             ring.metrics.rows,
             ring.traffic,
             self.witness,
-            ring.roots.secrets.fingerprint(),
+            self.root,
         )
 
     def finish(self, state: State) -> Scores:

@@ -105,8 +105,9 @@ class PublishedServer(ServerGuard):
             turn.ledger.spend(Spend(f"{turn.kind}/{name}", scales[name], laplace=True))
             if scales[name] == 0:
                 continue
-            drawn = discrete_laplace(noisy[name].numel(), scales[name] * UNITS, turn.secrets("server", "noise", name))
-            steps = (noisy[name] * UNITS).round().long() + torch.from_numpy(drawn).view(noisy[name].shape)
+            steps = (noisy[name] * UNITS).round().long()
+            own = turn.secrets("server", "noise", name).upon(steps.numpy())
+            steps += torch.from_numpy(discrete_laplace(steps.numel(), scales[name] * UNITS, own)).view(steps.shape)
             noisy[name] = steps.double() * STEP
         deviations = {name: math.sqrt(2) * scale for name, scale in scales.items()}
         return replace(sums, values=noisy, noise={**told(grids), **deviations})

@@ -101,7 +101,7 @@ class Channel:
 
     def draw(self, levels: NDArray[np.int64], secrets: Secrets) -> NDArray[np.int64]:
         """The answers to these inputs (n,), each by 63 bits of its own. The node must serve for nothing else."""
-        return self._settled(levels, secrets.words(len(levels)) >> np.uint64(1))
+        return self._settled(levels, secrets.upon(levels).words(len(levels)) >> np.uint64(1))
 
     def draw_once(self, levels: NDArray[np.int64], secrets: Secrets) -> NDArray[np.int64]:
         """As ``draw``, but the same place with the same input always gets the same answer: each level has a stream."""

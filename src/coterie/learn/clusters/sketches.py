@@ -44,7 +44,7 @@ def sketched(labels: NDArray[np.int64], sets: int, count: int, secret: Secrets) 
 
 def veiled(sketches: Levels, phantoms: int, floor: int, own: Secrets) -> Levels:
     """With so many phantoms in every set, whose largest level is drawn at once, and nothing below the floor."""
-    words = own.words(sketches.size).reshape(sketches.shape)
+    words = own.upon(sketches).words(sketches.size).reshape(sketches.shape)
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 1) * 2.0**-53
     least = -np.expm1(np.log(uniform) / phantoms)  # the least of so many uniforms, by the inverse of its distribution
     drawn = np.floor(-np.log(np.maximum(least, 2.0**-60)) / GROWTH).astype(np.int16)

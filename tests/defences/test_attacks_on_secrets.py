@@ -1,0 +1,182 @@
+"""Attacks on noise that is drawn twice under one key: a run resumed twice, a process that forked, a copied key.
+
+Two releases of neighbouring data under the same noise differ by exactly what the neighbour holds. Each attack is first
+run where it must succeed, on secrets that are reproducible and so bind nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.defences.test_attacks_on_numerics import NOBODY, NOISE, RECORD, every_place, mechanism
+from tests.ring import blobs
+
+from coterie.data.federation import Federation
+from coterie.defences.dpsgd import DpSgd
+from coterie.defences.randomised_response.mechanisms import generalised
+from coterie.errors import InvalidInput
+from coterie.learn.clusters.sketches import veil, veiled
+from coterie.learn.models.dense import Dense
+from coterie.learn.params import flatten
+from coterie.learn.sgd import Local
+from coterie.measure.numerics.mechanism import Array
+from coterie.privacy.grid import NoiseGrid
+from coterie.privacy.ledger import Ledger
+from coterie.privacy.lookup import Draws
+from coterie.protocols.fedavg import FedAvg
+from coterie.rng import KEY_BYTES, Keystream, Secrets
+from coterie.run.folder import CHECKPOINT, RunFolder
+from coterie.run.training import train
+
+KEY = bytes(range(KEY_BYTES))
+
+
+def secret() -> Secrets:
+    """The same root each time, as one who copied a key, forked or went on from a checkpoint has it."""
+    return Secrets(KEY, reproducible=False)
+
+
+def left_over(first: Array, second: Array, expected: Array) -> float:
+    """How much the two releases differ beyond what the data explains, in deviations of noise: 0 where it cancels."""
+    return float(np.sqrt(np.mean((first - second - expected) ** 2)) / NOISE)
+
+
+@every_place
+def test_two_releases_under_one_key_have_noise_of_their_own(name: str) -> None:
+    made = mechanism(name)
+    known = Secrets(KEY, reproducible=True)
+    apart = made.release(RECORD, known) - made.release(NOBODY, known)  # what the record is, noise-free
+    assert 0 < np.abs(apart).max() < 1.1
+    with_it, without = made.release(RECORD, secret()), made.release(NOBODY, secret())
+    assert left_over(with_it, without, apart) > 0.7  # sqrt(2) on average; 24 entries or more: once in 1e5 keys
+    assert np.array_equal(with_it, made.release(RECORD, secret()))  # made again as it was, it is the same release
+
+
+def test_answers_at_random_under_one_key_are_drawn_anew() -> None:
+    channel, levels = generalised(1.0, 4), np.tile(np.arange(4), 500)
+    other = levels.copy()
+    other[0] = 1
+    known = Secrets(KEY, reproducible=True)
+    assert np.array_equal(channel.draw(levels, known)[1:], channel.draw(other, known)[1:])
+    first, second = channel.draw(levels, secret()), channel.draw(other, secret())
+    assert 0.4 < np.mean(first[1:] != second[1:]) < 0.9
+    assert np.array_equal(first, channel.draw(levels, secret()))
+
+
+def test_phantoms_under_one_key_are_drawn_anew() -> None:
+    sketches, (phantoms, floor) = np.zeros((3, 200), dtype=np.int16), veil(0.5)
+    other = sketches.copy()
+    other[0, 0] = 1
+    known = Secrets(KEY, reproducible=True)
+    assert np.array_equal(veiled(sketches, phantoms, floor, known)[1], veiled(other, phantoms, floor, known)[1])
+    assert np.mean(veiled(sketches, phantoms, floor, secret()) != veiled(other, phantoms, floor, secret())) > 0.1
+
+
+def test_numbers_are_told_apart_by_every_bit_shape_and_type() -> None:
+    def of(*numbers: NDArray[np.generic]) -> bytes:
+        return secret().upon(*numbers).bytes(32)
+
+    row = np.zeros(40_000, dtype=np.int64)
+    last, first = row.copy(), row.copy()
+    last[-1], first[0] = 1, 1
+    several = [of(row), of(last), of(first), of(row[:-1]), of(row.reshape(2, -1)), of(row.astype(np.int32))]
+    several += [of(row, row), of(row[:1], row[1:]), of(), of(row[:0]), secret().bytes(32)]
+    assert len(set(several)) == len(several)
+    assert of(row[::2]) == of(np.ascontiguousarray(row[::2]))
+    assert Secrets(KEY, reproducible=True).upon(last).bytes(8) == Secrets(KEY, reproducible=True).bytes(8)
+
+
+def test_a_fork_does_not_release_two_sums_under_one_noise() -> None:
+    """Parent and child go on with the same key and the same request; the child's data has one record more."""
+    grid, root = NoiseGrid.over(1 << 20, 4.0), Secrets.from_entropy()
+    total = np.arange(50) << 20
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, grid.noised(total + (1 << 20), root).tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = np.frombuffer(os.read(reading, 8 * len(total)), dtype=np.int64)
+    os.close(reading)
+    os.close(writing)
+    apart = (theirs - grid.noised(total, root)) / grid.noise.sigma
+    assert np.std(apart) > 0.7  # sqrt(2) expected, 0 if both had the same noise: once in 1e9 keys
+
+
+def test_how_much_is_read_and_made_says_nothing_of_what_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One draw in a hundred is made in another way, all of those in the tails among them: time must not tell which."""
+    read: list[int] = []
+    fill = Keystream.fill
+
+    def counted(self: Keystream, buffer: NDArray[np.uint8], count: int) -> None:
+        read.append(count)
+        fill(self, buffer, count)
+
+    monkeypatch.setattr(Keystream, "fill", counted)
+    amounts, values = set(), []
+    for key in range(600):
+        read.clear()
+        out = np.empty(3, dtype=np.int32)
+        Draws(Secrets.seeded(key), 3).fill(out)
+        amounts.add(tuple(read))
+        values.append(out)
+    assert len(amounts) == 1
+    assert np.abs(values).max() > 3.2 * (1 << 14)  # with some of the tails among them: 1800 draws
+
+
+LOCAL = Local(steps=1, batch_size=12, lr=1.0, poisson=True)  # rate 1: the only chance is the noise's
+
+
+def changed() -> tuple[Federation, Federation]:
+    before = blobs((12, 12))
+    x = before.examples.x.clone()
+    x[3] = -5 * x[3]
+    return before, replace(before, examples=replace(before.examples, x=x))
+
+
+def run(federation: Federation, folder: Path, ledger: Ledger | None = None, rounds: int = 1) -> torch.Tensor:
+    protocol = FedAvg(rounds=rounds, local=LOCAL)
+    found = train(
+        protocol, federation, Dense((4, 3)), folder=RunFolder(folder), defence=DpSgd(1.0, 4.0), secret=True,
+        evaluate_every=1, ledger=ledger,
+    )  # fmt: skip
+    return flatten(found.models)
+
+
+def test_a_run_resumed_twice_with_other_data_is_two_releases(tmp_path: Path) -> None:
+    """The same checkpoint and secrets, and one record that has changed in between."""
+    before, after = changed()
+    once, again = tmp_path / "once", tmp_path / "again"
+    RunFolder.create(once, {"config": {}})
+    RunFolder(once).secrets()
+    shutil.copytree(once, again)
+    first, second = run(before, once), run(after, again)
+    noise = 4.0 / 12 / 2**0.5  # a client's, in the mean of two
+    assert float((first - second).std()) > 0.7 * noise  # the record itself moves it by 2 / 12 / 2 in all
+
+
+def test_a_run_resumed_with_other_data_pays_again(tmp_path: Path) -> None:
+    before, after = changed()
+    folder, spent = tmp_path / "run", []
+    ledger = Ledger(limit=100.0)
+    RunFolder.create(folder, {"config": {}})
+    for federation in (before, before, after):
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+        run(federation, folder, ledger)
+        spent.append(ledger.epsilon(1e-6))
+    assert spent[0] == spent[1] < spent[2]
+
+
+def test_a_checkpoint_of_other_data_is_not_gone_on_from(tmp_path: Path) -> None:
+    before, after = changed()
+    RunFolder.create(tmp_path / "run", {"config": {}})
+    run(before, tmp_path / "run")
+    with pytest.raises(InvalidInput, match="data"):
+        run(after, tmp_path / "run", rounds=2)
