@@ -37,14 +37,15 @@ class ExactProducts:
         require(self._bits >= 4, "features", vectors.shape[1], "must be at most 2^24")
         plain = vectors.double()
         self._finest = 2.0 ** (self._bits - math.frexp(float(plain.abs().max()))[1])
-        self._high = (plain * self._finest).round_()
-        self._low = ((plain * self._finest - self._high) * 2.0**self._bits).round_()
+        high = (plain * self._finest).round_()
+        low = ((plain * self._finest - high) * 2.0**self._bits).round_()
+        self._both = torch.cat([high, low]).T  # one product of twice the width takes less than two
 
     def __call__(self, x: Tensor) -> Tensor:
         scale = torch.from_numpy(np.ldexp(1.0, 24 - np.frexp(x.abs().amax(1).numpy())[1])).unsqueeze(1)
         whole = x.double().mul_(scale).round_()
-        found = (whole @ self._high.T).add_(whole @ self._low.T, alpha=2.0**-self._bits)
-        return found.div_(scale * self._finest)
+        high, low = (whole @ self._both).chunk(2, 1)
+        return torch.add(high, low, alpha=2.0**-self._bits).div_(scale * self._finest)
 
 
 def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
@@ -132,20 +133,22 @@ def sums_by_client(points: Points, labels: Tensor, clusters: int, anchors: Tenso
     """As ``cluster_sums`` without a clip, in doubles, (clients, clusters, features): each client's from its rows alone.
 
     No chunk holds part of one client and part of another, and rows are added in their order, so that who else is there
-    decides nothing, not even the last bit.
+    decides nothing, not even the last bit. What a sum is about is taken off at its end: doubles hold both.
     """
     totals = torch.zeros(points.clients * clusters, points.features, dtype=torch.float64)
+    numbers = torch.zeros(points.clients * clusters, dtype=torch.float64)
     for clients, rows in own_chunks(points.offsets.tolist(), chunk_rows(4 * points.features)):
         first, last = clients.start * clusters, clients.stop * clusters
-        about = (points.x[rows] - anchors.index_select(0, labels[rows])).double()
         sizes = (
             points.offsets[1:][clients].clamp_max(rows.stop) - points.offsets[clients].clamp_min(rows.start)
         ).long()
         owners = torch.arange(len(sizes)).repeat_interleave(sizes)
-        weights = torch.ones(len(about)) if points.weights is None else points.weights[rows]
-        slots = (owners * clusters + labels[rows]).int()
-        totals[first:last] += added(about, slots, last - first, weights.double())
-    return totals.view(points.clients, clusters, points.features)
+        weights = (torch.ones(len(owners)) if points.weights is None else points.weights[rows]).double()
+        slots = owners * clusters + labels[rows]
+        totals[first:last] += added(points.x[rows].double(), slots.int(), last - first, weights)
+        numbers[first:last] += torch.bincount(slots, weights, minlength=last - first)
+    found = totals.view(points.clients, clusters, points.features)
+    return found.addcmul_(numbers.view(-1, clusters, 1), anchors.double(), value=-1)
 
 
 def _record_scales(part: Tensor, clip: Clip, weights: Tensor | None = None) -> Tensor:

@@ -115,8 +115,9 @@ def _outer_worth(features: int) -> Tensor:
 
 
 def _in_steps(rows: Tensor, bound: float) -> Tensor:
-    """Each client's row (clients, ...) clipped to the bound, over the bound, in whole steps."""
-    return whole_rows(rows.double().flatten(1), bound, UNITS).mul_(STEP).view(rows.shape)
+    """Each client's row (clients, ...) clipped to the bound, over the bound, in whole steps. The rows are used up."""
+    wide = rows.double().flatten(1)
+    return whole_rows(wide, bound, UNITS, out=wide).mul_(STEP).view(rows.shape)
 
 
 def _outer(points: Points, public: Params, unit: Unit) -> Tensor:
