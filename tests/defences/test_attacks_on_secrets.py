@@ -26,7 +26,6 @@ from coterie.learn.clusters.sketches import veil, veiled
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
-from coterie.measure.numerics.mechanism import Array
 from coterie.privacy.grid import NoiseGrid
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.lookup import Draws
@@ -43,7 +42,7 @@ def secret() -> Secrets:
     return Secrets(KEY, reproducible=False)
 
 
-def left_over(first: Array, second: Array, expected: Array) -> float:
+def left_over(first: NDArray[np.float64], second: NDArray[np.float64], expected: NDArray[np.float64]) -> float:
     """How much the two releases differ beyond what the data explains, in deviations of noise: 0 where it cancels."""
     return float(np.sqrt(np.mean((first - second - expected) ** 2)) / NOISE)
 

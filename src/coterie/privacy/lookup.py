@@ -30,6 +30,9 @@ SIGMA = 1 << 14
 REACH = 40  # the table ends after so many deviations
 BLOCK = 1 << 18  # draws at a time: their buffers stay in the cache
 
+Fine = NDArray[np.float32] | NDArray[np.int32]
+"""What draws are put into. Both hold them exactly."""
+
 PLACES = 1 << 8
 CELLS = 1 << 16
 _WORD = 1 << 32  # what is compared with the thresholds lies below it
@@ -150,12 +153,12 @@ class Draws:
         expected = most * (CELLS - self._table.easy) / CELLS
         self._spare = self._table.remainders(math.ceil(expected + 6 * math.sqrt(expected) + 6), self._rest)
 
-    def fill(self, out: NDArray[np.float32] | NDArray[np.int32]) -> None:
+    def fill(self, out: Fine) -> None:
         """The next draws, into all of (length,). Single precision holds them exactly."""
         for start in range(0, len(out), BLOCK):
             self._fill(out[start : start + BLOCK])
 
-    def _fill(self, out: NDArray[np.float32] | NDArray[np.int32]) -> None:
+    def _fill(self, out: Fine) -> None:
         count, table = len(out), self._table
         self._first.fill(self._raw, 3 * count)
         cells = self._raw[: 2 * count].view("<u2")

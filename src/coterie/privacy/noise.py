@@ -35,10 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import require
-from coterie.privacy.lookup import BLOCK, REACH, SIGMA, Draws
+from coterie.privacy.lookup import BLOCK, REACH, SIGMA, Draws, Fine
 from coterie.rng import Secrets
 
-Drawn = NDArray[np.float32] | NDArray[np.int32] | NDArray[np.int64]
+Drawn = Fine | NDArray[np.int64]
 
 RADIX = 64
 LEVELS = 5
@@ -83,7 +83,8 @@ class DiscreteGaussian:
         """One independent draw on every entry of (length,), in place."""
         require(total.ndim == 1 and total.dtype == np.int64, "total", (total.dtype, total.shape), "must be flat int64")
         for start, drawn in self.blocks(len(total), secrets):
-            total[start : start + len(drawn)] += drawn
+            part = total[start : start + len(drawn)]
+            np.add(part, drawn, out=part, casting="unsafe")  # whole numbers all
 
     def blocks(self, count: int, secrets: Secrets, single: bool = False) -> Iterator[tuple[int, Drawn]]:
         """The same draws in blocks, each with where it begins, in memory that the next one takes.
@@ -92,18 +93,19 @@ class DiscreteGaussian:
         """
         require(self.levels == 1 or not single, "levels", self.levels, "must be 1 for draws in single precision")
         draws = Draws(secrets, count * self.levels)
-        fine = np.empty(min(count, BLOCK), dtype=np.float32 if single else np.int32)
+        size = min(count, BLOCK)
+        fine: Fine = np.empty(size, dtype=np.float32) if single else np.empty(size, dtype=np.int32)
         for start in range(0, count, BLOCK):
             part = fine[: min(BLOCK, count - start)]
             draws.fill(part)
             yield start, part if self.levels == 1 else self._widened(part, draws)
 
-    def _widened(self, fine: NDArray[np.int32], draws: Draws) -> NDArray[np.int64]:
+    def _widened(self, fine: Fine, draws: Draws) -> NDArray[np.int64]:
         drawn = fine.astype(np.int64)
         for _ in range(1, self.levels):
             draws.fill(fine)
             drawn *= RADIX
-            drawn += fine
+            drawn += fine.astype(np.int64)
         return drawn
 
 
