@@ -16,8 +16,8 @@ from coterie.config.schema import Config
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition import Iid
 from coterie.deploy.envelope import DOWN, UP, Channel
+from coterie.deploy.home import LEDGER, Kept
 from coterie.deploy.keys import ServerKeys, shared
-from coterie.deploy.participant import LEDGER, Kept
 from coterie.deploy.plan import Refused
 from coterie.deploy.running import described
 from coterie.deploy.transport import TooFewAnswers

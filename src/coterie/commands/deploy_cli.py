@@ -106,6 +106,19 @@ def run(
     deploying.run(home, file, runs, resume, record)
 
 
+@app.command("app")
+def stock_app(
+    file: Annotated[Path, typer.Argument(help="The run's file.")],
+    home: Home = HOME,
+    runs: Annotated[Path, typer.Option("--runs", help="Where runs are kept.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(help="The folder of the app.")] = Path("app"),
+) -> None:
+    """Write an app for `flwr run`: the second way, over Flower's own SuperLink and SuperNodes, which promises less."""
+    from coterie.commands import deploying
+
+    deploying.app(file, home, runs, out)
+
+
 @app.command()
 def demo(
     folder: Annotated[Path | None, typer.Option(help="Keep everything here; else it is thrown away.")] = None,

@@ -22,9 +22,8 @@ from coterie.deploy.keys import (
     roster,
     seal_for,
 )
-from coterie.errors import InvalidInput, require
+from coterie.errors import require
 from coterie.files import write_atomically
-from coterie.run.folder import RunFolder, free_folder
 
 console = Console()
 PURPOSE = "group key"
@@ -95,19 +94,10 @@ def client(paths: list[Path], log: Path | None) -> None:
 def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: Path | None) -> None:
     from coterie.audit.recorded import RECORDER
     from coterie.commands.training import free_recording
-    from coterie.deploy.running import LOG, Job, described, directed, record_of
+    from coterie.deploy.running import LOG, begun, described, directed
     from coterie.wire.tape import Tape
 
-    if (path is None) == (resume is None):
-        raise InvalidInput(f"file={path} and --resume={resume}: give one of the two")
-    if resume is not None:
-        folder = RunFolder(resume)
-        words = folder.record
-        job = Job.of({**words["config"], "deploy": words["deploy"]}, resume / "run.toml")
-    else:
-        assert path is not None
-        job = Job.read(path)
-        folder = RunFolder.create(free_folder(runs, job.config.name), record_of(job))
+    job, folder = begun(path, runs, resume)
     log = Journal(folder.path / LOG, aloud=False)
     tape = None if record is None else Tape([RECORDER], free_recording(record, "", 1))
     try:
@@ -122,6 +112,16 @@ def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: 
     for number, measures in outcome.told.items():
         said = ", ".join(f"{name} {value:.4f}" for name, value in measures.items())
         console.print(f"client {number}: {said or 'says nothing'}")
+
+
+def app(path: Path, home: Path, runs: Path, out: Path) -> None:
+    from coterie.deploy.running import Job
+    from coterie.deploy.stock import write_app
+
+    Job.read(path)  # or say what is wrong with it
+    ServerKeys.read(home)
+    write_app(out, path, home, runs)
+    console.print(f"app: {out}; `flwr run {out}` runs it on stock SuperNodes, which execute what they are sent")
 
 
 def demo(folder: Path | None) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coterie.deploy.flower import Fleet, LinkGone, NotAdmitted, Parcel
+from coterie.deploy.home import held
 from coterie.deploy.journal import Journal
 from coterie.deploy.participant import Participant
 from coterie.deploy.policy import ClientFile
@@ -23,6 +24,11 @@ AGAIN = (0.5, 10.0)  # seconds before it tries to reach the link again: at first
 def serve(path: Path, log: Journal, stopped: Callable[[], bool] = lambda: False) -> None:
     """Answer whatever comes, for ever. A link that goes away is waited for; one that refuses the client is an error."""
     file = ClientFile.read(path)
+    with held(file.home):
+        _serve(file, log, stopped)
+
+
+def _serve(file: ClientFile, log: Journal, stopped: Callable[[], bool]) -> None:
     participant = Participant(file, log)
     server, node = participant.server, participant.keys.node
     fleet = Fleet(server.address, server.authority, node, file.home / "node")

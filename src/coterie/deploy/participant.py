@@ -7,11 +7,9 @@ newer than the last one gets no answer at all; one that the policy does not allo
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,43 +18,27 @@ from torch import Tensor
 from coterie.data.federation import Federation, Shards, VerticalFederation
 from coterie.defences.secure_sums import IDENTITY, KNOWN, LAST
 from coterie.deploy.envelope import DOWN, UP, Channel, Letter
+from coterie.deploy.home import MODELS, Home, Kept, covers, joined
 from coterie.deploy.keys import GROUP, ClientKeys, ServerCard, read_private, roster, shared
 from coterie.deploy.own_data import facts_of, load, relabelled, split
 from coterie.deploy.plan import Accepted, Offer, Plan, Refused, Told
 from coterie.deploy.policy import ClientFile, forecast
 from coterie.errors import BudgetSpent, CoterieError, InvalidInput, NotPermitted, require
-from coterie.files import replacing, write_atomically
+from coterie.files import replacing
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
 from coterie.flow.turn import Roots, Turn
 from coterie.learn.params import Params
 from coterie.measure.utility import measure_of, scored
 from coterie.privacy.guarantee import Guarantee
-from coterie.privacy.ledger import EVERYBODY, Ledger, Row
+from coterie.privacy.ledger import EVERYBODY, Row
 from coterie.rng import Rng, Secrets
 from coterie.seal.ckks import Ckks, CkksKey
 from coterie.seal.veil import GroupKey
-from coterie.wire.codec import decode, encode, register
+from coterie.wire.codec import decode, encode
 from coterie.wire.messages import RESULT, Down, Published
 
-LEDGER, SESSION, SEEN, MODELS = "ledger.bin", "session.bin", "seen.bin", "models.npz"
 Log = Callable[..., None]
-
-
-@register
-@dataclass(frozen=True)
-class Kept:
-    """What a client remembers of a run, on disk."""
-
-    run: bytes
-    number: int  # of the last letter that it answered
-    offer: Offer
-    asked: str = ""  # the last request
-    before: Memory = field(default_factory=dict)  # what it remembered before that
-    after: Memory = field(default_factory=dict)  # and after it
-    spent: tuple[Row, ...] = ()
-    round: int = 0  # of the last request
-    requests: int = 0  # that it has answered; the further exchanges of one count with it
 
 
 @dataclass(frozen=True)
@@ -81,20 +63,43 @@ class Participant:
         others = [] if file.cards is None else roster(file.cards)
         self.cards = {card.name: card for card in [*others, self.keys.card]}
         self._channel = Channel(shared(self.keys.letters, self.server.letters, b"letters"))
-        file.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.ledger = Ledger(file.limit, self.policy.delta, file.home / LEDGER)
+        self._home = Home(file.home, file.limit, self.policy.delta)
         self._examples = load(file)
-        self._kept = self._read_kept()
         self._session = self._reopened()
         self._turn_memory: Memory = {}  # what is for one request alone: in no file
 
     def _reopened(self) -> Session | None:
-        """The run that it was in when it was stopped, if the policy of today still allows it."""
+        """The run that it was in when it was stopped, if the policy of today still allows it, and what it costs."""
+        kept = self._kept
+        if kept is None:
+            return None
         try:
-            return None if self._kept is None else self._opened(self._kept.offer, self._kept.run)
+            session = self._opened(kept.offer, kept.run)
+            if session.claim is not None and not self._home.ledger.holds(kept.run.hex()):
+                held = session.reserved if covers(session.reserved, kept.spent) else kept.spent
+                self._home.ledger.hold(kept.run.hex(), session.claim, held)
+            return session
         except CoterieError as problem:
             self._log("left", why=str(problem))
             return None
+
+    @property
+    def _kept(self) -> Kept | None:
+        return self._home.kept
+
+    # -- between two processes that are the same client ---------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bytes:
+        """What is for one request alone, for whoever goes on with that in another process; it belongs in no file."""
+        kept = self._kept
+        return b"" if kept is None or not self._turn_memory else encode((kept.run, kept.number, self._turn_memory))
+
+    def go_on(self, unfinished: bytes) -> None:
+        """With what another process left, if that is of the last letter that was answered, and of none before it."""
+        run, number, memory = decode(unfinished) if unfinished else (b"", 0, {})
+        if self._kept is not None and (run, number) == (self._kept.run, self._kept.number):
+            self._turn_memory = memory
 
     # -- letters --------------------------------------------------------------------------------------------------
 
@@ -123,6 +128,10 @@ class Participant:
             sealed = self._channel.seal(UP, letter.run, letter.number, Refused(why))
         return sealed
 
+    def introduced(self, run: bytes) -> bytes:
+        """Who this is, for a server that knows nodes by number alone: its name, and that as a letter of its own."""
+        return self.keys.name.encode() + b"\n" + self._channel.seal(UP, run, 0, self.keys.name)
+
     def _require_new(self, letter: Letter) -> None:
         kept = self._kept
         if kept is not None and letter.run == kept.run:
@@ -133,7 +142,7 @@ class Participant:
             return
         if not isinstance(letter.said, Offer):
             raise NotPermitted(f"letter is of run {letter.run.hex()[:8]}, which this client is not in")
-        if letter.run in self._seen():
+        if self._home.has_begun(letter.run):
             raise NotPermitted(f"run {letter.run.hex()[:8]} is over; a run is begun once")
 
     def _said(self, letter: Letter) -> object:
@@ -149,16 +158,14 @@ class Participant:
         session = self._opened(offer, run)
         former = self._kept
         resumed = offer.resumes and former is not None and former.offer.config().name == offer.config().name
-        if former is not None:
-            self._settle(former)
         if session.claim is not None:
-            self.ledger.hold(run.hex(), session.claim, session.reserved)
-        self._note_seen(run)
+            self._home.ledger.hold(run.hex(), session.claim, session.reserved, over=self._came_to(former))
+        self._home.begin(run)
         kept = Kept(run, number, offer)
         if resumed and former is not None:
             kept = replace(kept, asked=former.asked, before=former.before, after=former.after)
-        self._write_kept(kept)
-        self._kept, self._session, self._turn_memory = kept, session, {}
+        self._home.keep(kept)
+        self._session, self._turn_memory = session, {}
         self._log("accepted", run=run.hex()[:8], name=session.plan.config.name, resumed=resumed)
         return Accepted(self._size(session.plan), session.plan.key_name)
 
@@ -231,8 +238,7 @@ class Participant:
         if asked.kind == RESULT:
             measures = self._result(session, order.published, turn, asked.sees)
             if session.plan.protocol.trains:
-                self._kept = replace(kept, number=number)
-                self._write_kept(self._kept)
+                self._home.keep(replace(kept, number=number, requests=session.plan.most_requests))  # and it is over
                 return Told(measures if self.policy.tells_measures else {})
         key = f"{asked.round} {asked.kind}"
         before = self._before(kept, key) if not asked.kind.part else kept.before
@@ -255,14 +261,13 @@ class Participant:
         spends = [(spent, times) for _, spent, times in answer.spent]
         if not asked.kind.part:
             spends += [(spent, 1) for spent in session.side.guard.exposes(asked.kind)]
-        spent = _joined((*kept.spent, *((EVERYBODY, one, times) for one, times in spends)))
+        spent = joined((*kept.spent, *((EVERYBODY, one, times) for one, times in spends)))
         self._require_room(kept, session, spent)
         lasting = {name: value for name, value in lasting.items() if name not in (IDENTITY, KNOWN)}
         answered = kept.requests + (not asked.kind.part)
         news = replace(kept, number=number, asked=key, before=before, after=lasting, spent=spent)
         news = replace(news, round=asked.round, requests=answered)
-        self._write_kept(news)
-        self._kept = news
+        self._home.keep(news)
         self._turn_memory = {name: value for name, value in memory.items() if name.startswith(FOR_ONE_TURN)}
         self._log("answered", run=kept.run.hex()[:8], number=number, round=asked.round, kind=str(asked.kind))
         if not len(answer.up.clients):
@@ -274,17 +279,16 @@ class Participant:
         if session.claim is None or covers(session.reserved, spent):
             return
         try:
-            self.ledger.hold(kept.run.hex(), session.claim, spent)
+            self._home.ledger.hold(kept.run.hex(), session.claim, spent)
         except BudgetSpent as error:
             raise BudgetSpent(f"more is asked than was offered: {error}") from error
 
-    def _settle(self, former: Kept) -> None:
+    def _came_to(self, former: Kept | None) -> dict[str, tuple[Row, ...]]:
         """A run that is over has cost what it spent, if this client wrote that down itself."""
         session = self._session
-        if session is None or session.claim is None or not former.spent:
-            return
-        if covers(session.reserved, former.spent):
-            self.ledger.settle(former.run.hex(), former.spent)
+        if former is None or session is None or not former.spent or not covers(session.reserved, former.spent):
+            return {}
+        return {former.run.hex(): former.spent}
 
     def _before(self, kept: Kept, key: str) -> Memory:
         """What was remembered before this request: where a resumed run repeats its last one, as it was before that."""
@@ -324,28 +328,6 @@ class Participant:
         choices = plan.protocol.choose(models, self._cohort(session, turn, sees, memory))
         return {measure_of(data): float(scored(plan.model, models, choices, data)[0])}
 
-    # -- what is on disk ------------------------------------------------------------------------------------------
-
-    def _read_kept(self) -> Kept | None:
-        path = self.file.home / SESSION
-        if not path.exists():
-            return None
-        found = decode(path.read_bytes())
-        require(isinstance(found, Kept), f"what {path} holds", type(found).__name__, "must be a session; move it away")
-        return found  # type: ignore[no-any-return]
-
-    def _write_kept(self, kept: Kept) -> None:
-        write_atomically(self.file.home / SESSION, encode(kept), private=True)
-
-    def _seen(self) -> set[bytes]:
-        path = self.file.home / SEEN
-        data = path.read_bytes() if path.exists() else b""
-        return {data[start : start + 16] for start in range(0, len(data), 16)}
-
-    def _note_seen(self, run: bytes) -> None:
-        path = self.file.home / SEEN
-        write_atomically(path, (path.read_bytes() if path.exists() else b"") + run)
-
 
 def spread(asked: Down) -> Down:
     """A letter holds the slots that its client is given; the protocol knows them by their places among all."""
@@ -360,29 +342,6 @@ def spread(asked: Down) -> Down:
     return replace(asked, published=Published(values))
 
 
-# -- rows of a ledger -------------------------------------------------------------------------------------------------
-
-
 def _permit(condition: bool, why: str) -> None:
     if not condition:
         raise NotPermitted(f"the run is not what was offered: {why}")
-
-
-def _joined(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    counts: Counter[Any] = Counter()
-    for whose, spent, times in rows:
-        counts[whose, spent] += times
-    return tuple((whose, spent, times) for (whose, spent), times in counts.items())
-
-
-def covers(reserved: tuple[Row, ...], spent: tuple[Row, ...]) -> bool:
-    """Whether each release was held for: the same mechanism, as often at least."""
-    held, used = _mechanisms(reserved), _mechanisms(spent)
-    return all(held[one] >= times for one, times in used.items())
-
-
-def _mechanisms(rows: tuple[Row, ...]) -> Mapping[Any, int]:
-    counts: Counter[Any] = Counter()
-    for _, one, times in rows:
-        counts[round(one.noise_multiplier, 12), round(one.sample_rate, 12), one.epsilon, one.laplace] += times
-    return counts

@@ -32,7 +32,7 @@ from coterie.flow.drive import Course
 from coterie.flow.protocol import Population, Server
 from coterie.flow.turn import Metrics, Roots
 from coterie.privacy.ledger import Ledger
-from coterie.run.folder import Checkpoint, RunFolder
+from coterie.run.folder import Checkpoint, RunFolder, free_folder
 from coterie.wire.codec import encode
 from coterie.wire.messages import RESULT, Down
 from coterie.wire.tape import Tape
@@ -257,6 +257,19 @@ def _sane(measures: Mapping[str, object]) -> dict[str, float]:
     """What a client says goes to a terminal and a log: a few names and numbers, and nothing else."""
     fine = {name: value for name, value in measures.items() if isinstance(name, str) and name.isidentifier()}
     return {name: value for name, value in list(fine.items())[:10] if isinstance(value, float) and isfinite(value)}
+
+
+def begun(path: Path | None, runs: Path, resume: Path | None) -> tuple[Job, RunFolder]:
+    """What is to run, and its folder: a new one for a file, or the one that is gone on with."""
+    if (path is None) == (resume is None):
+        raise InvalidInput(f"file={path} and --resume={resume}: give one of the two")
+    if resume is not None:
+        folder = RunFolder(resume)
+        words = folder.record
+        return Job.of({**words["config"], "deploy": words["deploy"]}, resume / "run.toml"), folder
+    assert path is not None
+    job = Job.read(path)
+    return job, RunFolder.create(free_folder(runs, job.config.name), record_of(job))
 
 
 # -- over Flower ------------------------------------------------------------------------------------------------------

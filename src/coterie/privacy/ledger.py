@@ -132,22 +132,32 @@ class Ledger:
                 kept = [row for row in before if not ended or row[1].what != RESERVED]
                 self._runs[name] = _most(own.rows, kept)
 
-    def hold(self, name: str, claim: Guarantee | None, rows: tuple[Row, ...]) -> tuple[Row, ...]:
-        """Put down these rows under a name, and in the file, or refuse; what was there before."""
+    def hold(
+        self,
+        name: str,
+        claim: Guarantee | None,
+        rows: tuple[Row, ...],
+        over: Mapping[str, tuple[Row, ...]] | None = None,
+    ) -> tuple[Row, ...]:
+        """Put down these rows under a name, and in the file, or refuse; what was there before.
+
+        ``over``: runs that end as this one begins, by what they came to. If it is refused, they stay as they were.
+        """
         with self._shared():
             terms = self._require_terms(claim)
             before = self._runs.get(name, ())
-            self._require_room(name, rows, before, Neighbours(terms[1]))
+            ended = {other: came_to for other, came_to in (over or {}).items() if other in self._runs}
+            self._require_room(name, rows, before, Neighbours(terms[1]), {**self._runs, **ended})
             self._terms = terms
             self._simulated |= claim is not None and claim.simulated
-            self._runs[name] = rows
+            self._runs |= {**ended, name: rows}
         return before
 
-    def settle(self, name: str, rows: tuple[Row, ...]) -> None:
-        """What a run has spent in the end, in place of what was held for it."""
-        with self._shared():
-            if name in self._runs:
-                self._runs[name] = rows
+    def holds(self, name: str) -> bool:
+        """Whether anything is put down under this name, in the file as it is now."""
+        with self._lock:
+            self._read()
+            return name in self._runs
 
     def _require_terms(self, claim: Guarantee | None) -> tuple[str, str]:
         if claim is None or not claim.proven:
@@ -160,9 +170,16 @@ class Ledger:
             )
         return terms
 
-    def _require_room(self, name: str, rows: tuple[Row, ...], before: tuple[Row, ...], neighbours: Neighbours) -> None:
+    def _require_room(
+        self,
+        name: str,
+        rows: tuple[Row, ...],
+        before: tuple[Row, ...],
+        neighbours: Neighbours,
+        runs: Mapping[str, tuple[Row, ...]],
+    ) -> None:
         """With the forecast, and with what the run had spent already, if it is resumed: the larger counts."""
-        others = [row for other, entered in self._runs.items() if other != name for row in entered]
+        others = [row for other, entered in runs.items() if other != name for row in entered]
 
         def with_these(more: tuple[Row, ...]) -> float:
             all_of_it = Ledger(delta=self.delta)
