@@ -17,6 +17,7 @@ from coterie.deploy.keys import (
     LINK_KEY,
     ClientCard,
     ClientKeys,
+    ServerCard,
     ServerKeys,
     open_sealed,
     roster,
@@ -35,6 +36,8 @@ PURPOSE = "group key"
 def server_keys(folder: Path, address: str, local_port: int) -> None:
     ServerKeys.make(folder, address, local_port)
     console.print(f"server keys: {folder}; hand {folder / CARD} to every client, and put theirs in {folder}/clients/")
+    fingerprint = ServerCard.read(folder / CARD).fingerprint
+    console.print(f"its fingerprint, for whoever wants to compare: {fingerprint}")
 
 
 def client_keys(folder: Path, name: str) -> None:

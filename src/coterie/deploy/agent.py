@@ -32,7 +32,7 @@ def _serve(file: ClientFile, log: Journal, stopped: Callable[[], bool]) -> None:
     participant = Participant(file, log)
     server, node = participant.server, participant.keys.node
     fleet = Fleet(server.address, server.authority, node, file.home / "node")
-    log("ready", name=participant.keys.name, card=participant.keys.card.fingerprint)
+    log("ready", name=participant.keys.name, card=participant.keys.card.fingerprint, server=server.fingerprint)
     wait, connected = AGAIN[0], False
     try:
         while not stopped():

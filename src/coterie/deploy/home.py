@@ -67,15 +67,21 @@ class Home:
 
     def __init__(self, folder: Path, limit: float, delta: float) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_mode & 0o077:  # somebody else made it
+            folder.chmod(0o700)
         self.folder = folder
         self.ledger = Ledger(limit, delta, folder / LEDGER)
         self.kept = self._read()
+        self._seen()  # or say what is wrong with it before anything is answered
 
     def _read(self) -> Kept | None:
         path = self.folder / SESSION
         if not path.exists():
             return None
-        found = decode(path.read_bytes())
+        try:
+            found = decode(path.read_bytes())
+        except InvalidInput as error:
+            raise InvalidInput(f"{path} is damaged ({error}); put back a whole copy of {self.folder}") from error
         require(isinstance(found, Kept), f"what {path} holds", type(found).__name__, "must be a session; move it away")
         return found  # type: ignore[no-any-return]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import stat
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -72,9 +73,7 @@ class ClientCard:
     @property
     def fingerprint(self) -> str:
         """What two owners compare by telephone."""
-        digest = hashes.Hash(hashes.SHA256())
-        digest.update(self.node + self.letters + self.signs)
-        return digest.finalize().hex()[:32]
+        return _digest(self.node + self.letters + self.signs)
 
 
 @dataclass(frozen=True)
@@ -88,11 +87,20 @@ class ServerCard:
     @staticmethod
     def read(path: Path) -> ServerCard:
         found = _read(path, "server card")
-        return ServerCard(found["address"], found["authority"].encode(), b64decode(found["letters"]))
+        authority = str(found["authority"]).encode()
+        try:
+            x509.load_pem_x509_certificate(authority)
+        except ValueError as error:  # without one, every authority of the system's would do
+            raise InvalidInput(f"{path}: authority is no certificate ({error}); ask for the card again") from error
+        return ServerCard(str(found["address"]), authority, b64decode(found["letters"]))
 
     def write(self, path: Path) -> None:
         said = {"address": self.address, "authority": self.authority.decode(), "letters": _text(self.letters)}
         _write(path, "server card", said, private=False)
+
+    @property
+    def fingerprint(self) -> str:
+        return _digest(self.authority + self.letters)
 
 
 @dataclass(frozen=True)
@@ -243,10 +251,18 @@ def _write(path: Path, kind: str, said: Mapping[str, object], private: bool = Tr
 def read_private(path: Path, what: str) -> bytes:
     """A secret file; one that others may read is refused, for it is none."""
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            raise NotPermitted(f"{what} {path} has mode {mode:04o}: others may read it; chmod 600 it, or make new keys")
-        return path.read_bytes()
+        with path.open("rb") as file:  # what is looked at is what is read, whatever the path is meanwhile
+            found = os.fstat(file.fileno())
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & 0o077:
+                raise NotPermitted(
+                    f"{what} {path} has mode {mode:04o}: others may read it; chmod 600 it, or make new keys"
+                )
+            if found.st_uid not in (os.geteuid(), 0):
+                raise NotPermitted(
+                    f"{what} {path} is user {found.st_uid}'s, who may read it; make new keys of your own"
+                )
+            return file.read()
     except FileNotFoundError as error:
         raise DataMissing(f"{what} {path} does not exist; `coterie deploy keys` makes it") from error
 
@@ -268,6 +284,12 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
             f"{path} has version {found.get('version')!r}, and this program reads {VERSION}; make new keys"
         )
     return found
+
+
+def _digest(data: bytes) -> str:
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(data)
+    return digest.finalize().hex()[:32]
 
 
 def _text(data: bytes) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,10 +124,19 @@ class Plan:
         return Plan(aware_of(protocol, defence), defence, model, config)
 
     @property
+    def rounds(self) -> int:
+        """As many as the run has, whatever its algorithm calls them."""
+        return max(1, sum(int(getattr(self.protocol, name, 0)) for name in ("rounds", "steps", "seedings")))
+
+    @property
     def most_requests(self) -> int:
         """That a client may be asked in such a run: one a round, as many to be placed anew, and some to begin with."""
-        said = [int(getattr(self.protocol, name, 0)) for name in ("rounds", "steps", "seedings")]
-        return 2 * max(1, sum(said)) + BEGINNING
+        return 2 * self.rounds + BEGINNING
+
+    @property
+    def defence_kinds(self) -> tuple[str, ...]:
+        """By name: of a stack its own, and those of all that is in it."""
+        return tuple(_kinds({"kind": self.config.defence.kind, **self.config.defence.options}))
 
     @property
     def cipher(self) -> object | None:
@@ -173,6 +183,12 @@ def _with_key(defence: Defence, key: object) -> Defence:
     if isinstance(defence, Stack):
         return Stack(*(_with_key(member, key) for member in defence.members))
     return replace(defence, key=key) if isinstance(defence, Mingling) else defence
+
+
+def _kinds(words: Mapping[str, Any]) -> Iterator[str]:
+    yield str(words["kind"])
+    for member in words.get("members", ()):
+        yield from _kinds(member)
 
 
 def pieces(value: object) -> Iterator[object]:

@@ -45,10 +45,11 @@ class Policy(BaseModel):
         self._named("trainer", config.trainers[0].kind, self.trainers)
         if plan.model is not None:
             self._named("model", config.model.kind, self.models)
-        self._named("defence", config.defence.kind, self.defences)
+        for kind in plan.defence_kinds:
+            self._named("defence", kind, self.defences)
         clients = len(offer.names)
         _require(clients >= self.least_cohort, f"cohort of {clients} is less than least_cohort={self.least_cohort}")
-        rounds = int(getattr(plan.protocol, "rounds", 1))
+        rounds = plan.rounds
         _require(rounds <= self.most_rounds, f"rounds={rounds} are more than most_rounds={self.most_rounds}")
         _require(self.recording or not offer.recorded, "messages would be recorded, and recording=false")
         masks = [one for one in pieces(plan.defence) if isinstance(one, PairwiseMasks)]
@@ -69,7 +70,7 @@ class Policy(BaseModel):
             )
         if self.least_noise > 0:
             rows = forecast(plan, facts)
-            noise = min((spent.noise_multiplier for _, spent, _ in rows if spent.epsilon is None), default=0.0)
+            noise = min((spent.noise_multiplier if spent.epsilon is None else 0.0 for _, spent, _ in rows), default=0.0)
             _require(
                 bool(rows) and noise >= self.least_noise,
                 f"noise multiplier {noise:.4g} is below least_noise={self.least_noise:g}",

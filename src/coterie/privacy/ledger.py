@@ -243,7 +243,10 @@ class Ledger:
     def _read(self) -> None:
         if self.path is None or not self.path.exists():
             return
-        book = decode(self.path.read_bytes())
+        try:
+            book = decode(self.path.read_bytes())
+        except InvalidInput as error:  # taken for an empty one, it would let all be spent again
+            raise InvalidInput(f"path={self.path} is damaged ({error}); put back a whole copy of it") from error
         if not isinstance(book, Book):
             raise InvalidInput(f"path={self.path} holds no ledger; name another file")
         if math.isinf(self.limit):  # whoever names none takes what is there

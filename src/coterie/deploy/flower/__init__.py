@@ -10,7 +10,8 @@ from flwr.supercore.logger import console_handler
 
 from coterie.deploy.flower.failures import LinkGone, NotAdmitted
 from coterie.deploy.flower.fleet import Fleet, Parcel
-from coterie.deploy.flower.link import FLEET, LinkSettings, serve
+from coterie.deploy.flower.gate import FLEET
+from coterie.deploy.flower.link import LinkSettings, serve
 from coterie.deploy.flower.office import NodeState, Office
 
 console_handler.setLevel(logging.WARNING)

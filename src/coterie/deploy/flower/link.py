@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from flwr.common.constant import (
@@ -21,29 +19,8 @@ from flwr.superlink.config_loader import SuperLinkLifespanConfig, load_control_a
 from flwr.superlink.main import create_app
 
 from coterie.deploy.flower.contents import Flowers
+from coterie.deploy.flower.gate import fleet_alone, with_secret
 from coterie.errors import InvalidInput
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-FLEET = frozenset(
-    f"/v1/fleet/{name}"
-    for name in (
-        "activate-node",
-        "deactivate-node",
-        "send-node-heartbeat",
-        "pull-messages",
-        "push-messages",
-        "pull-object",
-        "push-object",
-        "confirm-message-received",
-    )
-)
-"""The only paths that are served to the world. Registering a node and fetching an app are not among them."""
-
-SECRET_HEADER = "x-coterie-secret"
 
 
 @dataclass(frozen=True)
@@ -61,10 +38,10 @@ class LinkSettings:
 
 def serve(settings: LinkSettings, public_keys: Iterable[bytes]) -> None:
     """Run a link until it is stopped. Nodes with these keys (PEM) are registered, and nobody can register another."""
-    whole = create_app(_lifespan_config(settings), SuperLinkLifespan)
+    whole, keys = create_app(_lifespan_config(settings), SuperLinkLifespan), frozenset(public_keys)
     outer = uvicorn.Server(
         uvicorn.Config(
-            _fleet_alone(whole, settings.most_bytes),
+            fleet_alone(whole, keys, settings.most_bytes),
             host=settings.host,
             port=settings.port,
             ssl_keyfile=str(settings.key),
@@ -75,10 +52,10 @@ def serve(settings: LinkSettings, public_keys: Iterable[bytes]) -> None:
     )
     inner = uvicorn.Server(
         uvicorn.Config(
-            _with_secret(whole, settings.secret), host="127.0.0.1", port=settings.local_port, log_level="warning"
+            with_secret(whole, settings.secret), host="127.0.0.1", port=settings.local_port, log_level="warning"
         )
     )
-    _register(whole, public_keys)
+    _register(whole, keys)
     asyncio.run(_both(inner, outer))
 
 
@@ -129,38 +106,3 @@ def _register(whole: Flowers, public_keys: Iterable[bytes]) -> None:
     for key in public_keys:
         if state.get_node_id_by_public_key(key) is None:
             state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0)
-
-
-def _fleet_alone(whole: App, most_bytes: int) -> App:
-    """What the world may reach of an app: the fleet's paths, and nothing else that is or will be in it."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in FLEET:
-            await _deny(scope, send, 404)
-            return
-        length = dict(scope["headers"]).get(b"content-length", b"")
-        if not length.isdigit() or int(length) > most_bytes:
-            await _deny(scope, send, 413)
-            return
-        await whole(scope, receive, send)
-
-    return app
-
-
-def _with_secret(whole: App, secret: str) -> App:
-    """The whole app for those on this machine who have the secret, whatever the path."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        told = dict(scope.get("headers", ())).get(SECRET_HEADER.encode(), b"")
-        if scope["type"] == "http" and not hmac.compare_digest(told, secret.encode()):
-            await _deny(scope, send, 401)
-            return
-        await whole(scope, receive, send)
-
-    return app
-
-
-async def _deny(scope: Scope, send: Send, status: int) -> None:
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})

@@ -52,7 +52,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.deploy.flower.contents import PATIENCE, Flowers, unwrapped, wrapped
 from coterie.deploy.flower.failures import LinkGone, link_errors
-from coterie.deploy.flower.link import SECRET_HEADER
+from coterie.deploy.flower.gate import SECRET_HEADER
 
 MESSAGE_TYPE = "query.coterie"
 
