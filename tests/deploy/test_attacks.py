@@ -120,6 +120,13 @@ def test_a_result_is_handed_out_once(tmp_path: Path) -> None:
     assert [type(server.asks(kind, 1)) for kind in (RESULT, TRAIN, RESULT)] == [Refused] * 3
 
 
+def test_a_cohort_is_not_filled_with_one_client_under_its_name_again(tmp_path: Path) -> None:
+    """With one colluder whose card is here, masks would hide nobody among three."""
+    server = Lying(tmp_path)
+    said = server.says(replace(server.offer, names=("client0", "client1", "client1")))
+    assert "names in the offer=['client0', 'client1', 'client1'] must differ" in said.why
+
+
 @pytest.mark.parametrize(
     ("policy", "text", "why"),
     [

@@ -177,6 +177,8 @@ class Participant:
             offer.number,
             f"must be that of {self.keys.name!r} among {list(offer.names)}",
         )
+        once = len(set(offer.names)) == len(offer.names)  # or two names of a cohort would be one client
+        require(once, "names in the offer", list(offer.names), "must differ")
         self._require_shape(offer)  # before anything is built of a size that the server names
         plan = Plan.of(offer)
         plan.require_real()

@@ -78,11 +78,14 @@ def _ray(address: str | None) -> Iterator[None]:
 
 
 def run(calls: Sequence[Call]) -> Iterator[Done]:
-    """As they come. After a failure those under way are finished, as with processes."""
+    """As they come, where the backend can do that (Ray's cannot: then all of them at the end). After a failure those
+    under way are finished, as with processes."""
     from joblib import Parallel, delayed
+    from joblib.parallel import get_active_backend
 
     work = (delayed(_shielded)(*call) for call in calls)
-    yield from Parallel(n_jobs=-1, batch_size=1, return_as="generator_unordered")(work)
+    as_they_come = get_active_backend()[0].supports_return_generator
+    yield from Parallel(n_jobs=-1, batch_size=1, return_as="generator_unordered" if as_they_come else "list")(work)
 
 
 def _shielded(name: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Done:
