@@ -275,5 +275,5 @@ def test_a_public_grid_tells_columns_apart_that_one_known_record_mixes() -> None
     x[rows, 6:] = 0.0
     x[3, 6], x[3, 7] = 8 / 16, 5 / 16  # and the last column is the same in all known records
     turn = torch.linalg.qr(torch.randn(9, 9, generator=draws, dtype=torch.float64))[0]
-    found = few_known((x - x.mean(0)) @ turn, rows, x[rows], (0.0, 1.0), 1 / 16)
+    found = few_known((x - x.mean(0)) @ turn, rows, x[rows], (0.0, 1.0), torch.full((9,), 1 / 16))
     assert float((found - x).abs().max()) < 1e-6

@@ -78,7 +78,7 @@ class DistanceGeometry:
     seen: Seen = Seen.TOTALS
     party: int | None = None
     bounds: tuple[float, float] | None = None  # of every column, where they are public
-    grid: float | None = None  # of which every value is a multiple, where that is public (pixels): needs bounds
+    grid: tuple[float, ...] | None = None  # a column: of what its values are multiples, where that is public (pixels)
     threat: ThreatModel = field(default=CURIOUS_SERVER)
 
     def __post_init__(self) -> None:
@@ -97,7 +97,8 @@ class DistanceGeometry:
             return Recovered(registered(points, others, rows, columns), rows, (rank,))
         require(len(rows) >= 2, "known records", len(rows), f"must be at least 2, or give others as {POPULATION!r}")
         if congruent(points[rows], columns):
-            return Recovered(few_known(points, rows, columns, self.bounds, self.grid), rows, (rank,))
+            grid = None if self.grid is None else torch.tensor(self.grid, dtype=torch.float64)
+            return Recovered(few_known(points, rows, columns, self.bounds, grid), rows, (rank,))
         if len(rows) > points.shape[1] + 1:
             return Recovered(fitted(low_rank(stacked, columns.shape[1]), rows, columns), rows, (rank,))
         return Recovered(few_known(points, rows, columns), rows, (rank,))

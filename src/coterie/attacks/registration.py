@@ -22,6 +22,7 @@ TURNS = 20
 EXACT = 1e-6  # of the largest singular value of known columns: below that they do not differ
 STARTS, TURNS_A_START, FEW = 8, 300, 600  # of the search for the rest of a rotation; FEW: records looked at
 POLISH = 50
+GRID_STARTS = 24  # where values are also on a grid, which has more places to get stuck in
 FEW_UNDECIDED = 4  # directions: with more of them one turn that keeps to the bounds is enough, and takes its time
 SETTLED = 1e-4  # of the rest's squares: with less of them outside the bounds, the search is over
 LEVELS = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
@@ -38,12 +39,12 @@ def few_known(
     rows: Tensor,
     columns: Tensor,
     bounds: tuple[float, float] | None = None,
-    grid: float | None = None,
+    grid: Tensor | None = None,
 ) -> Tensor:
     """(records, columns): the rotation that takes the known points to the known records, as far as these decide it.
 
-    The rest of a record is taken for the known ones' mean, unless public bounds decide that too. ``grid``: what every
-    value is known to be a multiple of; it tells apart what bounds do not.
+    The rest of a record is taken for the known ones' mean, unless public bounds decide that too. ``grid``
+    (columns,): what values of each are known to be multiples of; it tells apart what bounds do not.
     """
     middle, mean, known = points[rows].mean(0), columns.mean(0), min(spanned(columns), points.shape[1])
     left, sizes, right = torch.linalg.svd(columns - mean, full_matrices=True)
@@ -57,12 +58,12 @@ def few_known(
     return _within(decided, rest, free, bounds) if grid is None else _on_grid(decided, rest, free, bounds, grid)
 
 
-def _on_grid(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float], grid: float) -> Tensor:
+def _on_grid(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float], grid: Tensor) -> Tensor:
     """As ``_within``, and of several turns the one after which values are nearest to the grid."""
     draws, best, least = torch.Generator().manual_seed(0), decided, float("inf")
     sample = torch.randperm(len(rest), generator=draws)[:FEW]
     known, mine, enough = decided[sample], rest[sample], SETTLED * float(rest.square().sum())
-    for _ in range(STARTS):
+    for _ in range(GRID_STARTS):
         turn = _isometry(torch.randn(rest.shape[1], len(free), generator=draws, dtype=torch.float64))
         turn = _polished(_reflected(turn, known, mine, free, bounds), known, mine, free, bounds)
         for _ in range(2 * POLISH):

@@ -235,7 +235,16 @@ def recorded(
         return federation, ring.view(CURIOUS_SERVER)
 
 
-GRIDS = {"digits": 1 / 16}  # public: pictures of 17 shades of grey
+def shades(name: str, seed: int, data: str | None) -> Tensor | None:
+    """(columns,): what the values of each are multiples of, once they are on [0, 1], as far as that is public.
+
+    Pictures of digits have 17 shades of grey, and the range of each pixel is public here.
+    """
+    if name != "digits":
+        return None
+    x = _found(name, seed, data).x.flatten(1)
+    wide = x.max(0).values - x.min(0).values
+    return torch.where(wide > 0, 1 / 16 / wide.clamp_min(1e-12), 1.0)
 
 
 def recovery(
@@ -254,15 +263,19 @@ def recovery(
 ) -> Result:
     """Correlation of what is read with what is true, over the columns that vary; the control has its records mixed up.
 
-    ``told``: the least over columns in which known records differ; the ``undecided`` others vary elsewhere alone. Where
-    a party's distances are read, it is the first party's columns that are looked for. Who knows no record has others'
-    of the same population; in its control these are turned at random.
+    ``told``: the least over columns that known records tell apart; the ``undecided`` others vary elsewhere alone,
+    or are like another one in all of them. Where a party's distances are read, it is the first party's columns that
+    are looked for. Who knows no record has others' of the same population; in its control these are turned at
+    random.
     """
     federation, view = recorded(name, mechanism, epsilon, clusters, steps, parties, records, memoised, seed, data)
     which = Seen(seen)
     party = 0 if which is Seen.PARTY else None
     truth = federation.examples.x if party is None else federation.part(party)
-    attack = DistanceGeometry(which, party, (0.0, 1.0), GRIDS.get(name))
+    grid = shades(name, seed, data)
+    if grid is not None and party is not None:
+        grid = grid[federation.columns[party]]
+    attack = DistanceGeometry(which, party, (0.0, 1.0), None if grid is None else tuple(grid.tolist()))
     others = drawn(name, seed, data, records)[1]
     others = others if party is None else others[:, federation.columns[party]]
 
@@ -274,7 +287,7 @@ def recovery(
     scores = correlations(guess, truth)
     varying = scores[~scores.isnan()]
     control = torch.stack([correlations(guessed(turn), truth) for turn in range(1, 9)]).nanmean()
-    apart = truth[guess.known].amax(0) > truth[guess.known].amin(0) if known else ~scores.isnan()
+    apart = told_apart(truth[guess.known]) if known else ~scores.isnan()
     told = scores[apart & ~scores.isnan()]
     return {
         "median": float(varying.median()),
@@ -286,6 +299,15 @@ def recovery(
         "columns": len(varying),
         "control": float(control),
     }
+
+
+def told_apart(known: Tensor) -> Tensor:
+    """(columns,): in which known records differ, and differ otherwise than in any other column.
+
+    Two columns that are alike in all of them could change places, and nobody who knows no more would notice.
+    """
+    alike = (known.unsqueeze(2) == known.unsqueeze(1)).all(0).sum(0)
+    return (known.amax(0) > known.amin(0)) & (alike == 1)
 
 
 def population(others: Tensor, seed: int, mixed: int = 0) -> Auxiliary:
