@@ -13,10 +13,12 @@ from pathlib import Path
 from socket import socket
 
 import pytest
+from joblib import parallel_config
+from joblib._parallel_backends import ThreadingBackend
 from tests.run.test_jobs import jobs, square
 
 from coterie.errors import DataMissing, InvalidInput
-from coterie.run.engines import call, engine
+from coterie.run.engines import call, engine, run
 from coterie.run.fingerprint import Fingerprint
 from coterie.run.jobs import JobFailed, run_jobs, stored
 
@@ -71,6 +73,17 @@ def test_a_cluster_computes_what_this_machine_does(address: str, tmp_path: Path)
     assert [row[:2] for row in told] == [(0, 2), (0, 2), (1, 2), (2, 2)]
     assert [stored(kept, job) for job in jobs([4, -1], trace)] == [{"square": 16}, None]
     assert sorted(trace.read_text().split()) == ["-1", "2", "3", "4"]
+
+
+def test_a_backend_that_cannot_hand_out_results_as_they_come_does_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray's is one, and joblib would refuse it."""
+    monkeypatch.setattr(ThreadingBackend, "supports_return_generator", False)
+    with parallel_config("threading"):
+        found = list(run([("two", abs, (-2,)), ("none", abs, ("x",))]))
+    assert found[0] == ("two", None, 2)
+    assert str(found[1][1]).startswith("TypeError: bad operand")
 
 
 def test_a_worker_with_other_code_computes_nothing() -> None:
