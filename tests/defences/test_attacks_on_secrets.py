@@ -7,6 +7,7 @@ run where it must succeed, on secrets that are reproducible and so bind nothing.
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from tests.defences.test_attacks_on_numerics import NOBODY, NOISE, RECORD, every
 from tests.ring import blobs
 
 from coterie.data.federation import Federation
+from coterie.data.provenance import Public
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.randomised_response.mechanisms import generalised
 from coterie.errors import InvalidInput
+from coterie.estimators import FedDPKMeans
 from coterie.learn.clusters.sketches import veil, veiled
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import flatten
@@ -179,3 +182,20 @@ def test_a_checkpoint_of_other_data_is_not_gone_on_from(tmp_path: Path) -> None:
     run(before, tmp_path / "run")
     with pytest.raises(InvalidInput, match="data"):
         run(after, tmp_path / "run", rounds=2)
+
+
+def test_a_fitted_estimator_takes_no_key_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is handed a pickle of it, or a copy, could subtract the noise."""
+    keys, entropy = [], os.urandom
+
+    def noted(count: int) -> bytes:
+        keys.append(entropy(count))
+        return keys[-1]
+
+    monkeypatch.setattr(os, "urandom", noted)
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    model = FedDPKMeans(n_clusters=2, epsilon=5.0, bound=3.0)
+    model.fit(x, groups=np.arange(300) % 10, server_data=Public(x[:20] + 0.1))
+    kept = pickle.dumps(model)
+    assert any(len(key) == KEY_BYTES for key in keys)
+    assert not any(key in kept for key in keys)
