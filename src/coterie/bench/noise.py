@@ -39,7 +39,6 @@ from coterie.rng import Rng, Secrets
 
 Contenders = dict[str, Callable[[], object]]
 TIMES_PLAIN = 2.0
-AT_A_TIME = 5  # clients
 TINY = 2.0**-40  # a bound that leaves of each record its direction
 
 
@@ -195,8 +194,9 @@ def private_training(options: Options, clients: int = 20, batch_size: int = 50, 
 
 
 def _parts(clients: int) -> list[slice]:
-    """As a cohort takes such clients: what a step of them changes stays in a core's cache."""
-    return [slice(start, min(start + AT_A_TIME, clients)) for start in range(0, clients, AT_A_TIME)]
+    """As a cohort takes them: a part a thread."""
+    each = -(-clients // torch.get_num_threads())
+    return [slice(start, min(start + each, clients)) for start in range(0, clients, each)]
 
 
 def _part(params: Params, part: slice) -> Params:

@@ -202,7 +202,7 @@ class Cohort:
                 if found[name] is not leaf:  # it was not trained in place
                     leaf.copy_(found[name])
 
-        parts = self._parts(model, trained, local) if guard.by_client else [slice(0, len(self))]
+        parts = self._parts(model, trained, local, guard.plain) if guard.by_client else [slice(0, len(self))]
         cohorts = {clients.start: self._part(clients) for clients in parts}
         try:
             each_in_one_thread(train, parts)
@@ -213,14 +213,17 @@ class Cohort:
                     self.turn.metrics.enter(part.turn.metrics.rows)
         return trained
 
-    def _parts(self, model: Model, start: Params, local: Local) -> list[slice]:
-        """The clients that are trained at a time: few enough that what changes in a step stays in a core's cache."""
+    def _parts(self, model: Model, start: Params, local: Local, plain: bool) -> list[slice]:
+        """The clients that are trained at a time: few enough that what changes in a step stays in a core's cache.
+
+        A private step is many small kernels, which cost more the more often they are called: one part a thread.
+        """
         if not model.in_parts:
             return [slice(0, len(self))]
         _, width = local.shape(int(self.round_shards.sizes.max()))
         numbers = Layout.of(start, leading=1).length + width * self.rows.x.shape[1:].numel()
         threads = torch.get_num_threads()
-        count = min(len(self), threads * -(-len(self) * numbers // (CACHED_NUMBERS * threads)))
+        count = min(len(self), threads * (-(-len(self) * numbers // (CACHED_NUMBERS * threads)) if plain else 1))
         return [slice(*pair) for pair in pairwise(len(self) * number // count for number in range(count + 1))]
 
     def _part(self, clients: slice) -> Cohort:
