@@ -12,7 +12,12 @@ import torch
 from tests.ring import digits, play
 from torch import Tensor
 
+<<<<<<< HEAD
 from coterie.attacks.placing import Placing, after_moves, by_frequency, of_sizes, representatives
+=======
+from coterie.attacks import placing
+from coterie.attacks.placing import Placing, after_moves, of_sizes, representatives
+>>>>>>> a913ea0 (No clock decides what an attack finds: counting is solved by nodes or by shares, where five seconds were the limit; views hold what was seen, rows are named by whole words, a recording's truth lies in it, and a spreadsheet needs no option)
 from coterie.attacks.profiling import CURIOUS_SERVER, colluding_server
 from coterie.data.auxiliary import Auxiliary
 from coterie.defences.mingling.defence import Mingling
@@ -100,6 +105,18 @@ def test_counts_that_are_wrong_do_not_end_it() -> None:
     later[:2] = (later[:2] + 1) % 5
     view = taped([first] * 3 + [later] * 12, sampled(40, 15, 0.5, rng), PARTS, rng, opened=True)
     assert placed(view, later, rng) > 0.7
+
+
+@pytest.mark.parametrize("hard", ["too many", "not found"])
+def test_where_whole_numbers_are_too_hard_shares_place_clients_as_well(
+    hard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """120 clients over 40 rounds: with whole numbers the solver was at it for as long as a clock let it."""
+    monkeypatch.setattr(placing, *(("WHOLE", 0) if hard == "too many" else ("NODES", 0)))
+    clients, rounds = (120, 40) if hard == "too many" else (40, 12)
+    rng, true = Rng.seeded(5), torch.arange(clients) % 5
+    opened = taped([true] * rounds, sampled(clients, rounds, 0.5, rng), PARTS, rng, opened=True)
+    assert placed(opened, true, rng) > 0.95
 
 
 # -- movers ----------------------------------------------------------------------------------------------------------

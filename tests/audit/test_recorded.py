@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,10 @@ def test_other_words_are_another_job(digits: Path) -> None:
     [
         ("hidden = 16", "hidden = 17", r"model 'fcnn' has leaves .*\(17, 64\).* holds .*\(16, 64\)"),
         (f'truth = "{TRUTH}"', 'truth = "lies.json"', r"lies\.json does not exist; leave it out"),
+        (f'truth = "{TRUTH}"', 'truth = "../../secrets.json"', r"lies outside .*; copy it into there"),
+        (f'truth = "{TRUTH}"', 'truth = "/etc/passwd"', r"lies outside"),
+        (f'truth = "{TRUTH}"', 'truth = "."', r"is no file; leave it out"),
+        (f'truth = "{TRUTH}"', f'truth = "{DESCRIPTION}"', r"is not valid JSON"),
         ('[recorded]', '[recorded]\nwamup = 3', r"recorded\.wamup"),
         ('[recorded]', '[recordings]', r"key 'recordings' is unknown; did you mean 'recorded'"),
     ],
@@ -169,6 +174,16 @@ def test_a_description_that_does_not_fit_is_an_error(
     path.write_text(text.replace(line, instead))
     with pytest.raises(CoterieError, match=message):
         audit(open_recording(digits, path), tmp_path / "jobs", processes=1)
+
+
+def test_a_truth_that_points_elsewhere_is_not_read(digits: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "recording"
+    shutil.copytree(digits, folder)
+    (folder / TRUTH).unlink()
+    (tmp_path / "mine.json").write_text("{}")
+    (folder / TRUTH).symlink_to(tmp_path / "mine.json")
+    with pytest.raises(InvalidInput, match="lies outside"):
+        _ = Recording(open_recording(folder, None)).truth
 
 
 def test_folders_without_a_recording_are_named(tmp_path: Path) -> None:

@@ -125,6 +125,42 @@ def test_a_column_that_says_who_holds_a_row_makes_the_clients(tmp_path: Path) ->
         fitted(tmp_path / "people.csv", Wishes("income", "clinc"))
 
 
+def survey(count: int = 400) -> pd.DataFrame:
+    """As a spreadsheet would write it where commas are decimal."""
+    draws = np.random.default_rng(2)
+    return pd.DataFrame(
+        {
+            "Fallnummer": draws.permutation(count) + 500_000,
+            "Standort": draws.choice(["Köln", "München", "Düren", "Füssen"], count),
+            "Stunden": [f"{hours:.1f}".replace(".", ",") for hours in draws.normal(38, 6, count)],
+            "Geschlecht": draws.choice(["männlich", "weiblich"], count, p=[0.6, 0.4]),
+            "Einkommen": draws.choice(["über 50000", "bis 50000"], count),
+        }
+    )
+
+
+def test_a_spreadsheet_of_another_language_needs_no_option(tmp_path: Path) -> None:
+    path = tmp_path / "Erhebung.csv"
+    survey().to_csv(path, sep=";", index=False, encoding="latin-1")
+    subject = parse(tomllib.loads(fitted(path).text), "written")
+    assert subject.data.options["label"] == "Einkommen"  # the last column
+    assert subject.data.options["drop"] == ["Fallnummer"]
+    assert subject.partition.options["tag"] == "Standort"
+    assert subject.audit.property is not None
+    assert (subject.audit.property.tag, subject.audit.property.value) == ("Geschlecht", "weiblich")
+    subject.rehearse()
+
+
+def test_what_cannot_be_guessed_is_asked_for_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    frame = survey().rename(columns={"Standort": "Ort"})
+    frame[["Einkommen", "Ort", "Geschlecht", "Stunden"]].to_csv(path, sep=";", index=False)
+    with pytest.raises(CoterieError, match=r"to be learnt: --label 'Einkommen' or 'Ort' or 'Geschlecht'$"):
+        fitted(path)
+    chosen = dict(fitted(path, Wishes("Einkommen")).chosen)
+    assert chosen["clients"] == "--clients 'Ort' or 'Geschlecht', if it says who holds a row"
+
+
 def test_gaps_are_left_out_and_it_says_so(tmp_path: Path) -> None:
     frame = people()
     frame.loc[3, "wealth"] = np.nan
@@ -154,7 +190,6 @@ def test_arrays_and_pictures_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "label", "message"),
     [
-        ("people.csv", None, r"say which column of people\.csv is to be learnt: --label ONE_OF \['number'"),
         ("people.csv", "incme", r"'incme' is unknown; did you mean 'income'"),
         ("people.csv", "wealth", r"label column 'wealth' has 400 values in 400 rows; that is a measurement"),
         ("nobody.csv", "income", r"nobody\.csv does not exist; name a \.csv"),

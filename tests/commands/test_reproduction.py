@@ -103,3 +103,11 @@ def test_all_can_be_run_again(tmp_path: Path) -> None:
     assert kept.read_text() != right  # it was taken as it is
     reproduction.reproduce("toys", "I", SETTINGS, tmp_path, fresh=True)
     assert kept.read_text() == right
+
+
+def test_a_row_that_no_table_has_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Settings(seeds=(2,), rows=("cube",))
+    empty = Recipe("toys", "I", "Squares", lambda settings: [], rows)
+    monkeypatch.setattr(reproduction, "all_recipes", lambda: [empty])
+    with pytest.raises(InvalidInput, match=r"row='cube' is in no row of toys, table I; name rows by words"):
+        reproduction.reproduce("toys", "I", asked, tmp_path)

@@ -109,3 +109,29 @@ def test_the_reader_finds_what_it_should(tmp_path: Path) -> None:
     assert not allowed("data.federation.Federation", may_import("attacks"))
     assert allowed("data.federation.Examples", may_import("attacks"))
     assert not allowed("audit.case", may_import("report"))
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
+
+CLOCKS = {"time", "datetime"}
+TELLS_TIME = {"flow/workers.py"}  # whose clock decides nothing but whether the parent still lives
+COMPUTES = ("wire", "learn", "data", "privacy", "flow", "protocols", "seal", "defences", "attacks")
+
+
+@pytest.mark.parametrize("room", COMPUTES)
+def test_no_clock_has_a_say_in_what_is_computed(room: str) -> None:
+    """A solver that ends when its seconds are over finds less on a busy machine: the same seed, and other bytes."""
+    wrong = []
+    for path in sorted((ROOT / room).rglob("*.py")):
+        text, name = path.read_text(), path.relative_to(ROOT).as_posix()
+        named = {top for node in ast.walk(ast.parse(text)) for top in _imported(node)}
+        if name not in TELLS_TIME and (named & CLOCKS or "time_limit" in text):
+            wrong.append(name)
+    assert wrong == []
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        yield node.module.partition(".")[0]

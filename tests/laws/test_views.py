@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.laws.members import Member, every_member
@@ -63,3 +65,24 @@ def test_a_view_has_no_other_way_to_the_rest(member: Member) -> None:
         view.key("ckks")
     with pytest.raises(InvalidInput, match="was not declared"):
         tape.view(CLIENT)
+
+
+@every_member
+def test_a_view_that_is_given_another_threat_model_holds_no_more(member: Member) -> None:
+    tap = replace(TAP, name="half a tap", share=0.5)
+    tape = Tape([SERVER, CLIENT, tap])
+    done = play(member.protocol, member.federation(), member.model, tape=tape)
+    for threat in (CLIENT, tap):
+        view = tape.view(threat)
+        raised = replace(view, threat=replace(SERVER, clients=frozenset(range(99)), taps=frozenset(range(99))))
+        for ask in done.asks:
+            if not view.has_sent(ask.round, ask.kind):
+                continue
+            mine, theirs = view.sent(ask.round, ask.kind), raised.sent(ask.round, ask.kind)
+            assert theirs.ids.tolist() == mine.ids.tolist()
+            for name, leaf in mine.values.items():
+                assert torch.equal(theirs.values[name].nan_to_num(7.0), leaf.nan_to_num(7.0))
+            given = view.received(ask.round, ask.kind)
+            more = raised.received(ask.round, ask.kind)
+            hidden = [slot for slot in more.slots.tolist() if slot not in given.slots.tolist()]
+            assert all(not bool(leaf[hidden].any()) for leaf in more.values.values())

@@ -38,6 +38,24 @@ def test_seeds_that_name_none_or_one_twice_are_refused(text: str) -> None:
         parse_seeds(text)
 
 
+@pytest.mark.parametrize(
+    ("asked", "label", "wanted"),
+    [
+        ("MNIST, IFCA", "MNIST, IFCA", True),
+        ("MNIST, IFCA", "Fashion-MNIST, IFCA", False),
+        ("Fashion-MNIST", "Fashion-MNIST, IFCA", True),
+        ("FL 5", "C CFL 5 clients", False),
+        ("sigma 1", "sigma 10", False),
+        ("sigma 1", "sigma 1.5", False),
+        ("sigma 1", "sigma 1, trusted", True),
+        ("gap", "iris, gap_rr", True),
+        ("epsilon (", "epsilon (1)", True),
+    ],
+)
+def test_rows_are_named_by_whole_words(asked: str, label: str, wanted: bool) -> None:
+    assert Settings(rows=(asked,)).wants(label) is wanted
+
+
 # -- the shape of a paper's package ------------------------------------------------------------------------------------
 
 

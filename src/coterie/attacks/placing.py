@@ -7,12 +7,12 @@ say which (*moves*). A large cluster is in more sets than its decoys account for
 clusters are where they differ (*frequencies*). Whoever knows it besides knows which members of the sets are too many
 (*sizes*). And whoever can open sums knows how many of a round's clients are truly in each cluster, while everybody
 knows who took part: counts over rounds are linear equations in whole numbers, solved here as an *integer program*. A
-client that joins, leaves or is left out changes a count, and is placed by it.
+client that joins, leaves or is left out changes a count, and is placed by it. Nothing here looks at a clock: what an
+adversary finds must not depend on how busy the machine is.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -36,6 +36,8 @@ Beliefs = dict[int, dict[int, float]]
 STEPS = 100  # of an estimate that goes over itself
 SURE = 0.95  # that clusters are of different sizes, before it is made use of
 LEAST = 3  # members without whom a cluster is left out of a round, and its size is an earlier round's
+WHOLE = 160  # pairs of client and cluster up to which whole numbers are asked for; beyond, shares of them
+NODES = 200  # of the search for them, at most
 COUNTED = Kind(TRAIN.name, part="tally")  # who was counted, where clients count themselves
 
 
@@ -53,7 +55,6 @@ class Placing:
     threat: ThreatModel = CURIOUS_SERVER
     upto: int | None = None  # the last round that is looked at; None: all
     draws: int = 5
-    seconds: float = 5.0  # for each solution
     sizes: Mapping[int, float] | None = None
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Attributions:
@@ -81,18 +82,11 @@ class Placing:
 
     def _solved(self, beliefs: Beliefs, counts: Sequence[Count], rng: Rng) -> Beliefs:
         program = _Program.of(beliefs, counts)
-        votes: dict[int, Counter[int]] = {client: Counter() for client in beliefs}
-        for draw in range(self.draws):
-            for client, cluster in program.solve(rng.child("weights", draw), self.seconds).items():
-                votes[client][cluster] += 1
-        return {
-            client: {
-                cluster: (votes[client][cluster] + chance) / (1 + self.draws) for cluster, chance in chances.items()
-            }
-            if votes[client]
-            else chances
-            for client, chances in beliefs.items()
-        }
+        votes = np.sum([program.solve(rng.child("weights", draw)) for draw in range(self.draws)], axis=0)
+        found: Beliefs = {client: {} for client in beliefs}
+        for (client, cluster), vote in zip(program.cells, (votes + program.chances).tolist(), strict=True):
+            found[client][cluster] = vote / (1 + self.draws)
+        return found
 
 
 def representatives(shown: Sequence[frozenset[int]]) -> dict[int, float]:
@@ -245,16 +239,17 @@ class _Program:
         chances_of = np.array([chance for one in beliefs.values() for chance in one.values()])
         return _Program(cells, chances_of, rules, 2 * len(counts))
 
-    def solve(self, rng: Rng, seconds: float) -> dict[int, int]:
-        """Each client's cluster in one solution; empty if none was found in time."""
+    def solve(self, rng: Rng) -> NDArray[np.float64]:
+        """(cells,): which of them are true in one solution, or how far where whole numbers are too hard to find."""
         cells = len(self.cells)
         weights = rng.numpy().random(cells) - np.log(np.maximum(self.chances, 1e-9))
         costs = np.concatenate([weights, np.full(self.missed, 1000.0)])
         whole = np.concatenate([np.ones(cells), np.zeros(self.missed)])
         bounds = Bounds(0, np.concatenate([np.ones(cells), np.full(self.missed, np.inf)]))
-        options = {"time_limit": seconds, "mip_rel_gap": 1e-3}
-        found = milp(costs, integrality=whole, bounds=bounds, constraints=self.rules, options=options)
-        if found.x is None:
-            return {}
-        chosen = zip(self.cells, found.x[:cells], strict=True)
-        return {client: cluster for (client, cluster), x in chosen if x > 0.5}
+        options = {"node_limit": NODES, "mip_rel_gap": 1e-3}
+        found = None
+        if cells <= WHOLE:
+            found = milp(costs, integrality=whole, bounds=bounds, constraints=self.rules, options=options).x
+        if found is None:
+            found = milp(costs, bounds=bounds, constraints=self.rules).x  # there always is one: counts may be missed
+        return np.asarray(np.round(found[:cells], 6))

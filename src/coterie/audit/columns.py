@@ -10,25 +10,56 @@ if TYPE_CHECKING:
 
 from coterie.data.sources.own import MOST_VALUES
 
+
+def _any_of(*words: str) -> str:
+    return "|".join(words)
+
+
 SENSITIVE = re.compile(
-    r"(^|[^a-z])(sex|gender|rac[ei]|ethnic|religio|marital|married|relationship|nativ|national|country|birth|age|disab|"
-    r"health|diseas|diagnos|pregnan|orient|politic|party|union|immigr|citizen|language|criminal|smok|hiv|income|salary)",
+    r"(^|[^a-zà-ÿ])("
+    + _any_of(
+        r"sex|gender|rac[ei]|ethnic|religio|marital|married|relationship|nativ|national|country|birth|age|disab|health",
+        r"diseas|diagnos|pregnan|orient|politic|party|union|immigr|citizen|language|criminal|smok|hiv|income|salary",
+        r"geschlecht|familienstand|staatsang|herkunft|konfession|behinder|krank|schwanger|alter\b|geburt|einkommen|gehalt",
+        r"genre\b|[eé]tat.civil|sant[eé]\b|maladie|handicap|naissance|[aâ]ge\b|revenu|salaire|enceinte",
+        r"g[eé]nero|edad\b|estado.civil|enfermedad|discapac|embaraz|nacimiento|ingresos|salario",
+        r"sesso|genere\b|et[aà]\b|stato.civile|malatt|disabil|nascita|reddito|geslacht|leeftijd|ziekte|inkomen",
+    )
+    + ")",
     re.IGNORECASE,
 )
-"""How columns are called that say something of a person which a federation should not give away."""
+"""How columns are called that say something of a person which a federation should not give away; in the languages whose
+spreadsheets write semicolons, too."""
 
-BOOKKEEPING = re.compile(r"(weight|wgt|wt)$|^(index|unnamed.*|row.*|key|number|no|nr)$|(^|_)id$", re.IGNORECASE)
+BOOKKEEPING = re.compile(
+    r"(weight|wgt|wt|gewicht)$|^(index|unnamed.*|row.*|key|number|no|nr)\.?$|(^|_)id$", re.IGNORECASE
+)
 """How columns are called that serve whoever made the table: survey weights, row numbers, keys."""
 
-KEY = re.compile(r"^(id|index|key|uuid|guid|unnamed.*|row.?(id|no|nr|number))$|[_ -]id$", re.IGNORECASE)
+KEY = re.compile(
+    r"^(id|index|key|uuid|guid|unnamed.*|row.?(id|no|nr|number))$|[_ -]id$|(nummer|num[eé]ro|[a-z_ -]nr\.?)$",
+    re.IGNORECASE,
+)
 CLIENT = re.compile(
-    r"^(client|site|hospital|clinic|centre|center|branch|bank|store|shop|device|user|customer|household|school|station|"
-    r"institution|facility|organi[sz]ation|party|writer|author|subject|patient)([_ -]?(id|no|nr|name|number|code))?$",
+    "^("
+    + _any_of(
+        "client|site|hospital|clinic|centre|center|branch|bank|store|shop|device|user|customer|household|school|station",
+        "institution|facility|organi[sz]ation|party|writer|author|subject|patient|location|practice",
+        "standort|klinik|krankenhaus|praxis|zentrum|filiale|einrichtung|schule|kunde|ger[aä]t",
+        "h[oô]pital|clinique|agence|magasin|[eé]cole|[eé]tablissement|cl[ií]nica|centro|sede|sucursal|tienda|escuela",
+        "ospedale|negozio|scuola|ziekenhuis|locatie|vestiging",
+    )
+    + ")([_ -]?(id|no|nr|name|number|code|nummer))?$",
     re.IGNORECASE,
 )
 """How columns are called that say who holds a row."""
 
-LABEL = re.compile(r"^(label|target|class|outcome|y)$", re.IGNORECASE)
+LABEL = re.compile(
+    "^(label|target|class|outcome|response|y|klasse|zielgr[oö](ß|ss)e|zielvariable|ergebnis|cible|classe|r[eé]sultat|"
+    "clase|objetivo|resultado|esito)$",
+    re.IGNORECASE,
+)
+MOST_CLASSES = 20  # that the last column of a table may have, to be taken for what is to be learnt
 DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}([T ].*)?")
 MOST_GAPS = 0.3  # the share of gaps from which on a column is left out
 ROWS_A_CLIENT, MOST_CLIENTS = 8, 200  # on average, and at all: what a column that names clients leaves each with
@@ -67,7 +98,15 @@ def useless(column: Column) -> str:
     return ""
 
 
+def may_name_clients(column: Column) -> bool:
+    """By its shape: values that leave each client with rows."""
+    return bool(2 <= column.nunique() <= min(MOST_CLIENTS, len(column) // ROWS_A_CLIENT))
+
+
 def names_clients(column: Column) -> bool:
-    values = column.nunique()
-    few = 2 <= values <= min(MOST_CLIENTS, len(column) // ROWS_A_CLIENT)
-    return bool(few and CLIENT.search(str(column.name)))
+    return may_name_clients(column) and bool(CLIENT.search(str(column.name)))
+
+
+def may_be_learnt(column: Column) -> bool:
+    """By its shape: classes, of which every one comes more than a few times."""
+    return bool(2 <= column.nunique() <= min(MOST_CLASSES, len(column) // ROWS_A_CLIENT) and not useless(column))

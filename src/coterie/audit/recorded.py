@@ -6,7 +6,7 @@ knows it the truth as JSON. Without the truth the attacks say what they suspect,
 
 from __future__ import annotations
 
-import json
+import reprlib
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,7 @@ from coterie.config.built import Case
 from coterie.config.registry import Words
 from coterie.data.federation import Examples, Federation, Shards, VerticalFederation
 from coterie.errors import DataMissing, InvalidInput, require
+from coterie.files import read_json
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure.judge import Labels, YesNo
@@ -127,18 +128,19 @@ class Recording:
         if self.options.truth is None:
             return Truth()
         path = self.folder / self.options.truth
+        if not path.resolve().is_relative_to(self.folder.resolve()):  # its description may be anybody's
+            raise InvalidInput(f"recorded.truth={self.options.truth!r} lies outside {self.folder}; copy it into there")
+        if not path.is_file():
+            what = "is no file" if path.exists() else "does not exist"
+            raise DataMissing(f"recorded.truth={path} {what}; leave it out to go without a score")
         try:
-            return Truth.model_validate(json.loads(path.read_text()))
-        except FileNotFoundError as error:
-            raise DataMissing(f"recorded.truth={path} does not exist; leave it out to go without a score") from error
-        except json.JSONDecodeError as error:
-            raise InvalidInput(f"{path} is not valid JSON: {error}") from error
+            return Truth.model_validate(read_json(path.read_bytes()))
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise InvalidInput(
-                f"{path}: {place}={first.get('input')!r}: {first['msg']}; docs/recordings.md has the layout"
-            ) from error
+            place, given = ".".join(map(str, first["loc"])), reprlib.repr(first.get("input"))
+            raise InvalidInput(f"{path}: {place}={given}: {first['msg']}; docs/recordings.md has the layout") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise InvalidInput(f"{path} is not valid JSON: {error}") from error
 
     @property
     def has_uploads(self) -> bool:

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.audit import toml
-from coterie.audit.columns import BOOKKEEPING, LABEL, SENSITIVE, names_clients, numbers_rows, useless
+from coterie.audit.columns import (
+    BOOKKEEPING,
+    LABEL,
+    SENSITIVE,
+    may_be_learnt,
+    may_name_clients,
+    names_clients,
+    numbers_rows,
+    useless,
+)
 from coterie.config.registry import Words
 from coterie.data.federation import Examples
 from coterie.data.sources.base import describe
@@ -114,15 +123,24 @@ def _of_table(path: Path, wishes: Wishes) -> Fitted:
 def _label(path: Path, frame: pd.DataFrame, wishes: Wishes, chosen: list[tuple[str, str]]) -> str:
     label = wishes.label
     if label is None:
-        named = [name for name in frame.columns if LABEL.search(name)]
-        if len(named) != 1:
-            columns = list(frame.columns)
-            raise InvalidInput(f"say which column of {path.name} is to be learnt: --label ONE_OF {columns}")
-        chosen.append((f"learn {named[0]!r}", "by its name; --label COLUMN for another"))
-        return named[0]
+        label, why = _likely_label(path, frame)
+        chosen.append((f"learn {label!r}", f"{why}; --label COLUMN for another"))
+        return label
     require(label in frame.columns, f"label, a column of {path.name},", label, nearest(label, frame.columns))
     chosen.append((f"learn {label!r}", "as you said"))
     return label
+
+
+def _likely_label(path: Path, frame: pd.DataFrame) -> tuple[str, str]:
+    """The column that is called so, or the last one, where such a column usually stands; and why."""
+    named = [name for name in frame.columns if LABEL.search(name)]
+    if len(named) == 1:
+        return named[0], "by its name"
+    fitting = [name for name in named or frame.columns if may_be_learnt(frame[name]) and not names_clients(frame[name])]
+    if not named and fitting and fitting[-1] == frame.columns[-1]:
+        return fitting[-1], f"the last column, {frame[fitting[-1]].nunique()} values"
+    of = " or ".join(map(repr, fitting)) if fitting else "COLUMN (none has 2 to 20 values that come often enough)"
+    raise InvalidInput(f"say which column of {path.name} is to be learnt: --label {of}")
 
 
 @dataclass(frozen=True)
@@ -168,6 +186,10 @@ def _clients(path: Path, frame: pd.DataFrame, wishes: Wishes, chosen: list[tuple
         return name
     named = [name for name in frame.columns if names_clients(frame[name])]
     if not named:
+        texts = frame.select_dtypes(exclude=["number", "bool"])
+        likely = [name for name in texts.columns if may_name_clients(texts[name])]
+        if likely:
+            chosen.append(("clients", f"--clients {' or '.join(map(repr, likely[:4]))}, if it says who holds a row"))
         return None
     chosen.append(
         (f"clients by {named[0]!r}", f"by its name: {frame[named[0]].nunique()} values; --clients COLUMN for another")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from coterie.commands.progress import following
-from coterie.errors import require
+from coterie.errors import InvalidInput, require
 from coterie.files import write_atomically
 from coterie.measure.reproduced import Decision, Reproduction, Row
 from coterie.recipes import all_recipes
@@ -78,7 +78,13 @@ def reproduce(
     fresh: bool = False,
 ) -> None:
     found = []
-    for recipe in find(all_recipes(), paper, table):
+    chosen = find(all_recipes(), paper, table)
+    if settings.rows and not any(recipe.jobs(recipe.settled(settings)) for recipe in chosen):
+        raise InvalidInput(
+            f"row={', '.join(settings.rows)!r} is in no row of {paper}{f', table {table}' if table else ''}; "
+            "name rows by words as the table prints them, and --data where they need files"
+        )
+    for recipe in chosen:
         settled = recipe.settled(settings)
         before = "" if fresh else str(recipe.kept(settled, folder))
         if before:

@@ -36,12 +36,23 @@ class Settings:
         return ", ".join(part for part in [*parts, f"{self.rounds} rounds" if self.rounds else ""] if part)
 
     def wants(self, label: str) -> bool:
-        return not self.rows or any(word in label for word in self.rows)
+        """By words, from the beginning of one and to the end of a number: MNIST is no Fashion-MNIST, and 1 no 10."""
+        return not self.rows or any(_names(asked, label) for asked in self.rows)
 
     @property
     def folder(self) -> str | None:
         """Of the data, as a job's argument."""
         return str(self.data.resolve()) if self.data else None
+
+
+def _names(asked: str, label: str) -> bool:
+    for at in range(len(label)):
+        before, after = label[:at][-1:], label[at + len(asked) :]
+        begins = not (before.isalnum() or before in ("-", "_"))
+        ends = not (asked[-1:].isdigit() and after.removeprefix(".")[:1].isdigit())
+        if begins and ends and label.startswith(asked, at):
+            return True
+    return False
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import torch
 
 from coterie.errors import require
 from coterie.wire import recording
-from coterie.wire.messages import BEFORE, Down, Kind, Message, Published
-from coterie.wire.view import ThreatModel, View
+from coterie.wire.messages import Down, Kind, Message, Published
+from coterie.wire.view import ThreatModel, View, as_seen, only_given, seat_at
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Tape:
             return
         kept: Message = message if len(readable) == len(message.clients) else message.pick(readable)
         if isinstance(kept, Down) and not any(threat.server for threat in self.threats):
-            kept = _cut(kept)
+            kept = only_given(kept)
         if self.folder is None:
             self._entries.append(self._entry(kept, lambda: kept))
             return
@@ -104,16 +104,12 @@ class Tape:
         index: dict[tuple[int, Kind, bool], list[Callable[[], Message]]] = defaultdict(list)
         for entry in self._entries:
             if threat in entry.readers:
-                index[entry.round, entry.kind, entry.down].append(entry.load)
+                index[entry.round, entry.kind, entry.down].append(partial(_load_as_seen, threat, entry.load))
         held = {name: key for name, key in (keys or {}).items() if name in threat.keys}
         return View(threat, dict(index), held, opener if threat.clients or held else None)
 
     def _entry(self, message: Message, load: Callable[[], Message]) -> _Entry:
-        private = message.kind.part == BEFORE  # it never passed a link: whoever is no such client has not seen it
-        threats = [replace(threat, server=False, taps=frozenset()) if private else threat for threat in self.threats]
-        readers = frozenset(
-            threat for threat, seat in zip(self.threats, threats, strict=True) if len(seat.positions(message))
-        )
+        readers = frozenset(threat for threat in self.threats if len(seat_at(threat, message).positions(message)))
         return _Entry(message.round, message.kind, isinstance(message, Down), readers, load)
 
     def _forget(self, again: Down) -> None:
@@ -131,14 +127,5 @@ class Tape:
         return self.folder / f"{number:08d}.npz"
 
 
-def _cut(down: Down) -> Down:
-    """Without the models of slots that nobody among its clients is given: zeros stand in their place."""
-    if down.sees is None or down.published.sealed:
-        return down
-    hidden = torch.ones(down.published.slots, dtype=torch.bool)
-    hidden[down.slots(torch.arange(len(down.clients)))] = False
-    values = {
-        name: leaf.masked_fill(hidden.view(-1, *[1] * (leaf.dim() - 1)), 0)
-        for name, leaf in down.published.values.items()
-    }
-    return replace(down, published=replace(down.published, values=values))
+def _load_as_seen(threat: ThreatModel, load: Callable[[], Message]) -> Message:
+    return as_seen(threat, load())

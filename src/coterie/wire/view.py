@@ -93,7 +93,10 @@ class Received:
 
 @dataclass(frozen=True)
 class View:
-    """All that an attack is handed. Reaching further raises ``NotPermitted``."""
+    """All that an attack is handed. Reaching further raises ``NotPermitted``.
+
+    Messages come as this adversary saw them (``as_seen``): a view that is given another threat model holds no more.
+    """
 
     threat: ThreatModel
     _index: Mapping[tuple[int, Kind, bool], Sequence[Callable[[], Message]]]  # by (round, kind, down)
@@ -147,11 +150,7 @@ class View:
 
     def sent(self, round: int, kind: Kind | str = TRAIN) -> Contributions:
         """What clients sent up in this round, as far as this adversary can read their links: NaN where it cannot."""
-        parts = []
-        for message in self._all(round, kind, down=False):
-            positions = self.threat.positions(message)
-            if isinstance(message, Up) and len(positions):
-                parts.append(overheard(self.threat, message.sent.pick(positions)))
+        parts = [message.sent for message in self._all(round, kind, down=False) if isinstance(message, Up)]
         if not parts:
             raise NotPermitted(
                 f"{self.threat.name} sees nothing that clients sent in round {round}; "
@@ -184,6 +183,36 @@ class View:
 
     def _all(self, round: int, kind: Kind | str, down: bool) -> list[Message]:
         return [load() for load in self._index.get((round, Kind.of(kind), down), ())]
+
+
+def seat_at(threat: ThreatModel, message: Message) -> ThreatModel:
+    """Where an adversary stands for a message: what never passed a link, only the client itself has seen."""
+    return replace(threat, server=False, taps=frozenset()) if message.kind.part == BEFORE else threat
+
+
+def as_seen(threat: ThreatModel, message: Message) -> Message:
+    """What of a message this adversary can read: the clients, the share of a link and the models that are its own."""
+    seat = seat_at(threat, message)
+    positions = seat.positions(message)
+    seen = message if len(positions) == len(message.clients) else message.pick(positions)
+    if isinstance(seen, Up):
+        return replace(seen, sent=overheard(seat, seen.sent))
+    return seen if seat.server else only_given(seen)
+
+
+def only_given(down: Down) -> Down:
+    """Without the models of slots that nobody among its clients is given: zeros stand in their place."""
+    if down.sees is None or down.published.sealed:
+        return down
+    hidden = torch.ones(down.published.slots, dtype=torch.bool)
+    hidden[down.slots(torch.arange(len(down.clients)))] = False
+    if not bool(hidden.any()):
+        return down
+    values = {
+        name: leaf.masked_fill(hidden.view(-1, *[1] * (leaf.dim() - 1)), 0)
+        for name, leaf in down.published.values.items()
+    }
+    return replace(down, published=replace(down.published, values=values))
 
 
 def overheard(threat: ThreatModel, sent: Contributions) -> Contributions:
