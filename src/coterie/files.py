@@ -22,6 +22,7 @@ TIMES, ALWAYS = 10, 64 << 20  # what reading may take: so many times the input, 
 PUBLISHED = 1000  # times, for archives of named data sets: zeros and ones fold well
 PART = 256  # bytes that one value of JSON takes at most, however few it is written in
 CHUNK = 1 << 20  # bytes that are unfolded at a time
+MOST = 1 << 28  # bytes of a file that describes something
 
 Array = NDArray[Any]
 """Of numbers of any type: a file, or a user, may have brought them."""
@@ -40,6 +41,21 @@ def require_room(what: object, size: int, taken: int, remedy: str, times: int = 
         )
 
 
+def require_plain(path: Path) -> None:
+    """A pipe would be waited for, and a device never ends. What is not there at all is whoever opens it to say."""
+    if path.exists() and not path.is_file():
+        raise InvalidInput(f"{path} is no plain file; name one")
+
+
+def contents(path: Path, most: int = MOST) -> bytes:
+    """All of a plain file that holds no more than so many bytes. Raises ``OSError`` where there is none."""
+    require_plain(path)
+    size = path.stat().st_size
+    if size > most:
+        raise InvalidInput(f"{path} has {size:,} bytes, more than {most:,}; is it the right file?")
+    return path.read_bytes()
+
+
 def read_json(data: bytes) -> Any:
     """Raises ``InvalidInput`` for what takes too much memory, and otherwise whatever ``json`` does."""
     parts = sum(map(data.count, (b"[", b"{", b",")))
@@ -49,6 +65,7 @@ def read_json(data: bytes) -> Any:
 
 def read_npz(path: Path, times: int = TIMES) -> dict[str, Array]:
     """All arrays of an ``.npz``. Raises ``InvalidInput`` for anything that is none, or that is too large unfolded."""
+    require_plain(path)
     try:
         with zipfile.ZipFile(path) as archive:
             unfolded = sum(member.file_size for member in archive.infolist())

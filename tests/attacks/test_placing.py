@@ -12,12 +12,8 @@ import torch
 from tests.ring import digits, play
 from torch import Tensor
 
-<<<<<<< HEAD
-from coterie.attacks.placing import Placing, after_moves, by_frequency, of_sizes, representatives
-=======
 from coterie.attacks import placing
-from coterie.attacks.placing import Placing, after_moves, of_sizes, representatives
->>>>>>> a913ea0 (No clock decides what an attack finds: counting is solved by nodes or by shares, where five seconds were the limit; views hold what was seen, rows are named by whole words, a recording's truth lies in it, and a spreadsheet needs no option)
+from coterie.attacks.placing import Placing, after_moves, by_frequency, of_sizes, representatives
 from coterie.attacks.profiling import CURIOUS_SERVER, colluding_server
 from coterie.data.auxiliary import Auxiliary
 from coterie.defences.mingling.defence import Mingling

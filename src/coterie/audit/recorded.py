@@ -23,7 +23,7 @@ from coterie.config.built import Case
 from coterie.config.registry import Words
 from coterie.data.federation import Examples, Federation, Shards, VerticalFederation
 from coterie.errors import DataMissing, InvalidInput, require
-from coterie.files import read_json
+from coterie.files import contents, read_json
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure.judge import Labels, YesNo
@@ -134,7 +134,7 @@ class Recording:
             what = "is no file" if path.exists() else "does not exist"
             raise DataMissing(f"recorded.truth={path} {what}; leave it out to go without a score")
         try:
-            return Truth.model_validate(read_json(path.read_bytes()))
+            return Truth.model_validate(read_json(contents(path)))
         except ValidationError as error:
             first = error.errors()[0]
             place, given = ".".join(map(str, first["loc"])), reprlib.repr(first.get("input"))

@@ -101,6 +101,8 @@ def _of_table(path: Path, wishes: Wishes) -> Fitted:
     chosen = [("rows", f"{len(frame):,} of {len(frame.columns)} columns{written}")]
     label = _label(path, frame, wishes, chosen)
     clients = _clients(path, frame.drop(columns=label), wishes, chosen)
+    classes = frame[label].nunique()
+    require(classes >= 2, f"values of the label {label!r}", classes, "must be at least 2, or there is nothing to learn")
     spared = [label, *([clients] if clients else []), *_named_by(path, wishes.sensitive, frame)]
     reasons = {name: why for name in frame.columns if name not in spared and (why := useless(frame[name]))}
     chosen += [(f"left out {name!r}", why) for name, why in reasons.items()]

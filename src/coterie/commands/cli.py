@@ -307,12 +307,23 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         return app(arguments)
     except (CoterieError, OSError) as error:  # the second: a full disk, an unreadable file
-        print(f"coterie: {error}", file=sys.stderr)
+        print(f"coterie: {_printable(error)}", file=sys.stderr)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+            raise
+        print(f"coterie: there is not memory enough ({_printable(error)}); take smaller numbers", file=sys.stderr)
         sys.exit(2)
     except SystemExit as end:
         if end.code == STOPPED:
             print(f"coterie: stopped; {how_to_go_on(arguments or sys.argv[1:])}", file=sys.stderr)
         raise
+
+
+def _printable(error: BaseException) -> str:
+    """Names of files and columns are other people's: what would command a terminal is shown in its place."""
+    text = str(error) or type(error).__name__
+    return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
 
 
 STOPPED = 130  # what typer makes of Ctrl-C

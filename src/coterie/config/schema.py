@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coterie.config import registry
 from coterie.config.registry import Words
 from coterie.errors import DataMissing, InvalidInput, nearest, require
+from coterie.files import require_plain
 from coterie.flow.protocol import AnyProtocol
 from coterie.measure.stopping import Patience
 from coterie.privacy.guarantee import DELTA
@@ -224,6 +226,7 @@ Table = TypeVar("Table", bound=BaseModel)
 
 def validate(cls: type[Table], values: Mapping[str, object], where: str) -> Table:
     """The table that these values are; the first that is wrong is named."""
+    require(isinstance(values, Mapping), where, reprlib.repr(values), "must be a table of names and values")
     for key in values:
         if key not in cls.model_fields:
             raise InvalidInput(f"{where}: key {key!r} {nearest(key, cls.model_fields)}")
@@ -232,7 +235,7 @@ def validate(cls: type[Table], values: Mapping[str, object], where: str) -> Tabl
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
-        raise InvalidInput(f"{where}: {place}={problem.get('input')!r}: {problem['msg']}") from error
+        raise InvalidInput(f"{where}: {place}={reprlib.repr(problem.get('input'))}: {problem['msg']}") from error
 
 
 def parse(values: Mapping[str, object], where: str) -> Config:
@@ -242,14 +245,17 @@ def parse(values: Mapping[str, object], where: str) -> Config:
 def read_toml(path: Path, remedy: str) -> Words:
     """What a file says, within limits; ``remedy``: where one gets such a file."""
     try:
+        require_plain(path)
         size = path.stat().st_size
         require(size <= LARGEST, f"bytes of {path}", size, f"must be at most {LARGEST}; is this a configuration?")
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except InvalidInput:
+        raise
     except FileNotFoundError as error:
         raise DataMissing(f"{path} does not exist; {remedy}") from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # letters and numbers that are none, too
         raise InvalidInput(f"{path} is not valid TOML: {error}") from error
 
 

@@ -11,7 +11,8 @@ import json
 import os
 import stat
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import NameOID
 
 from coterie.errors import DataMissing, InvalidInput, NotPermitted, require
-from coterie.files import read_json, write_atomically
+from coterie.files import contents, read_json, write_atomically
 from coterie.seal.signing import verify_key
 
 VERSION = 1
@@ -42,6 +43,7 @@ KEYS, CARD, SECRET, LINK_KEY, LINK_CERTIFICATE, AUTHORITY = (
 )
 GROUP = "group.key"
 NONCE = 12
+KEY = 32  # bytes of a key for letters or signatures, and of a root
 VALID = timedelta(days=825)
 
 
@@ -56,10 +58,10 @@ class ClientCard:
 
     @staticmethod
     def read(path: Path) -> ClientCard:
-        found = _read(path, "client card")
-        name = str(found["name"])
-        require(name.isidentifier(), "name on card", name, "must be a plain word")
-        return ClientCard(name, found["node"].encode(), b64decode(found["letters"]), b64decode(found["signs"]))
+        with _whole(path, "client card") as found:
+            name = str(found["name"])
+            require(name.isidentifier(), "name on card", name, "must be a plain word")
+            return ClientCard(name, found["node"].encode(), _key(found, "letters"), _key(found, "signs"))
 
     def write(self, path: Path) -> None:
         said = {
@@ -86,6 +88,7 @@ class ServerCard:
 
     @staticmethod
     def read(path: Path) -> ServerCard:
+<<<<<<< HEAD
         found = _read(path, "server card")
         authority = str(found["authority"]).encode()
         try:
@@ -93,6 +96,12 @@ class ServerCard:
         except ValueError as error:  # without one, every authority of the system's would do
             raise InvalidInput(f"{path}: authority is no certificate ({error}); ask for the card again") from error
         return ServerCard(str(found["address"]), authority, b64decode(found["letters"]))
+=======
+        with _whole(path, "server card") as found:
+            host, _, port = found["address"].rpartition(":")
+            require(bool(host) and port.isdigit(), "address", found["address"], "must be HOST:PORT")
+            return ServerCard(found["address"], found["authority"].encode(), _key(found, "letters"))
+>>>>>>> a1c21dc (Pipes, devices and files of nothing are refused at every door; a separator at the end of lines moves no column; keys, cards and policies that are not whole are said; names command no terminal)
 
     def write(self, path: Path) -> None:
         said = {"address": self.address, "authority": self.authority.decode(), "letters": _text(self.letters)}
@@ -134,12 +143,13 @@ class ClientKeys:
 
     @staticmethod
     def read(folder: Path) -> ClientKeys:
-        found = _read(folder / KEYS, "client keys")
-        node = serialization.load_pem_private_key(found["node"].encode(), None)
-        if not isinstance(node, ec.EllipticCurvePrivateKey):
-            raise InvalidInput(f"{folder / KEYS}: node key={type(node).__name__} must be of an elliptic curve")
-        letters, signs, root = (b64decode(found[one]) for one in ("letters", "signs", "root"))
-        return ClientKeys(found["name"], node, letters, signs, root)
+        with _whole(folder / KEYS, "client keys") as found:
+            node = serialization.load_pem_private_key(found["node"].encode(), None)
+            if not isinstance(node, ec.EllipticCurvePrivateKey):
+                raise InvalidInput(f"node key={type(node).__name__} must be of an elliptic curve")
+            require(str(found["name"]).isidentifier(), "name", found["name"], "must be a plain word")
+            letters, signs, root = (_key(found, one) for one in ("letters", "signs", "root"))
+            return ClientKeys(found["name"], node, letters, signs, root)
 
     @property
     def card(self) -> ClientCard:
@@ -164,6 +174,8 @@ class ServerKeys:
         """With a certificate for this address, signed by an authority whose key is thrown away at once."""
         host, _, port = address.rpartition(":")
         require(bool(host) and port.isdigit(), "address", address, "must be HOST:PORT, as clients reach it")
+        require(0 < int(port) < 1 << 16, "port", port, "must be one of a machine's: 1 to 65535")
+        require(host.isprintable() and " " not in host, "host", host, "must be a name or an address")
         fresh = ServerKeys(token_bytes(32), token_hex(32), int(port), local_port, host)
         _new_folder(folder)
         authority, certificate, key = _certificates(host)
@@ -178,10 +190,12 @@ class ServerKeys:
 
     @staticmethod
     def read(folder: Path) -> ServerKeys:
-        found = _read(folder / KEYS, "server keys")
-        return ServerKeys(
-            b64decode(found["letters"]), found["secret"], found["port"], found["local_port"], found["host"]
-        )
+        with _whole(folder / KEYS, "server keys") as found:
+            ports = [found["port"], found["local_port"]]
+            for port in ports:
+                require(isinstance(port, int) and 0 < port < 1 << 16, "port", port, "must be one of a machine's")
+            require(isinstance(found["secret"], str), "secret", type(found["secret"]).__name__, "must be a text")
+            return ServerKeys(_key(found, "letters"), found["secret"], *ports, str(found["host"]))
 
 
 def roster(folder: Path) -> list[ClientCard]:
@@ -215,12 +229,16 @@ def seal_for(card: ClientCard, mine: ClientKeys, secret: bytes, purpose: str) ->
 
 
 def open_sealed(letter: Path, mine: ClientKeys, others: Mapping[str, ClientCard], purpose: str) -> bytes:
-    found = _read(letter, "sealed key")
-    if found["from"] not in others:
-        raise DataMissing(f"{letter} is from {found['from']!r}, whose card is not among {sorted(others)}; ask for it")
-    if found["for"] != mine.name:
-        raise NotPermitted(f"{letter} is for {found['for']!r}, and this is {mine.name!r}; ask for your own")
-    raw, key = b64decode(found["sealed"]), shared(mine.letters, others[found["from"]].letters, purpose.encode())
+    with _whole(letter, "sealed key") as found:
+        if found["from"] not in others:
+            raise DataMissing(
+                f"{letter} is from {found['from']!r}, whose card is not among {sorted(others)}; ask for it"
+            )
+        if found["for"] != mine.name:
+            raise NotPermitted(f"{letter} is for {found['for']!r}, and this is {mine.name!r}; ask for your own")
+        raw = b64decode(found["sealed"], validate=True)
+        require(len(raw) > NONCE, "sealed", f"{len(raw)} bytes", "are too few for a key; ask for it again")
+        key = shared(mine.letters, others[found["from"]].letters, purpose.encode())
     try:
         return AESGCM(key).decrypt(raw[:NONCE], raw[NONCE:], purpose.encode())
     except InvalidTag as error:
@@ -251,6 +269,7 @@ def _write(path: Path, kind: str, said: Mapping[str, object], private: bool = Tr
 def read_private(path: Path, what: str) -> bytes:
     """A secret file; one that others may read is refused, for it is none."""
     try:
+<<<<<<< HEAD
         with path.open("rb") as file:  # what is looked at is what is read, whatever the path is meanwhile
             found = os.fstat(file.fileno())
             mode = stat.S_IMODE(found.st_mode)
@@ -263,6 +282,12 @@ def read_private(path: Path, what: str) -> bytes:
                     f"{what} {path} is user {found.st_uid}'s, who may read it; make new keys of your own"
                 )
             return file.read()
+=======
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise NotPermitted(f"{what} {path} has mode {mode:04o}: others may read it; chmod 600 it, or make new keys")
+        return contents(path)
+>>>>>>> a1c21dc (Pipes, devices and files of nothing are refused at every door; a separator at the end of lines moves no column; keys, cards and policies that are not whole are said; names command no terminal)
     except FileNotFoundError as error:
         raise DataMissing(f"{what} {path} does not exist; `coterie deploy keys` makes it") from error
 
@@ -270,7 +295,7 @@ def read_private(path: Path, what: str) -> bytes:
 def _read(path: Path, kind: str) -> dict[str, Any]:
     private = kind.endswith("keys")
     try:
-        data = read_private(path, kind) if private else path.read_bytes()
+        data = read_private(path, kind) if private else contents(path)
     except FileNotFoundError as error:
         raise DataMissing(f"{kind} {path} does not exist; `coterie deploy keys` makes it") from error
     try:
@@ -286,10 +311,29 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
     return found
 
 
+<<<<<<< HEAD
 def _digest(data: bytes) -> str:
     digest = hashes.Hash(hashes.SHA256())
     digest.update(data)
     return digest.finalize().hex()[:32]
+=======
+@contextmanager
+def _whole(path: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """What the file says, for whoever takes it apart: what is missing or of another kind in it is an error of ours."""
+    found = _read(path, kind)
+    try:
+        yield found
+    except (DataMissing, NotPermitted):
+        raise
+    except Exception as error:  # what others wrote may break any parser in any way
+        raise InvalidInput(f"{path} is no whole {kind} ({type(error).__name__}: {error}); ask for it again") from error
+
+
+def _key(found: Mapping[str, Any], name: str) -> bytes:
+    raw = b64decode(found[name], validate=True)
+    require(len(raw) == KEY, name, f"{len(raw)} bytes", f"must be a key of {KEY}")
+    return raw
+>>>>>>> a1c21dc (Pipes, devices and files of nothing are refused at every door; a separator at the end of lines moves no column; keys, cards and policies that are not whole are said; names command no terminal)
 
 
 def _text(data: bytes) -> str:

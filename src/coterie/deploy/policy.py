@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from coterie.config.schema import Choice, validate
+from coterie.config.schema import Choice, read_toml, validate
 from coterie.defences.secure_sums import PairwiseMasks
 from coterie.deploy.plan import Offer, Plan, pieces
-from coterie.errors import DataMissing, InvalidInput, NotPermitted
+from coterie.errors import NotPermitted
 from coterie.privacy.guarantee import DELTA, Guarantee, RunFacts, Trust
 from coterie.privacy.ledger import Row, rows_of
 
@@ -114,12 +113,7 @@ class ClientFile(BaseModel):
     @staticmethod
     def read(path: Path) -> ClientFile:
         """With all paths as they are seen from the file's own folder."""
-        try:
-            words: dict[str, Any] = tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise DataMissing(f"client file {path} does not exist; see docs/deployment.md for one") from error
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+        words: dict[str, Any] = dict(read_toml(path, "see docs/deployment.md for a client's file"))
         policy = validate(Policy, words.pop("policy", {}), f"{path} [policy]")
         found = validate(ClientFile, words | {"policy": policy}, str(path))
         here = path.parent

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from coterie.audit import toml
 from coterie.audit.recorded import DESCRIPTION
-from coterie.config.schema import AUDITS_OWN, Config, beside, parse, validate
+from coterie.config.schema import AUDITS_OWN, Config, beside, parse, read_toml, validate
 from coterie.deploy.envelope import RUN, Channel
 from coterie.deploy.journal import Journal
 from coterie.deploy.keys import ClientCard, ServerKeys, roster, shared
 from coterie.deploy.plan import Accepted, KeyName, Offer, Plan, Refused, Told, words_of
 from coterie.deploy.transport import Correspondence, Deployed, Post, TooFewAnswers
-from coterie.errors import DataMissing, InvalidInput, require
+from coterie.errors import require
 from coterie.flow.ask import AnyAsk
 from coterie.flow.drive import Course
 from coterie.flow.protocol import Population, Server
@@ -81,20 +81,14 @@ class Job:
 
     @staticmethod
     def read(path: Path) -> Job:
-        try:
-            words = tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise DataMissing(f"run's file {path} does not exist; see docs/deployment.md for one") from error
-        except tomllib.TOMLDecodeError as error:
-            raise InvalidInput(f"{path} is not valid TOML: {error}") from error
-        return Job.of(words, path)
+        return Job.of(read_toml(path, "see docs/deployment.md for a run's file"), path)
 
     @staticmethod
     def of(words: Mapping[str, Any], path: Path) -> Job:
         kept = {
             name: value for name, value in words.items() if name not in (*AUDITS_OWN, "deploy", "data", "partition")
         }
-        deployment = validate(Deployment, dict(words.get("deploy", {})), f"{path} [deploy]")
+        deployment = validate(Deployment, words.get("deploy", {}), f"{path} [deploy]")
         config = beside(parse(kept, str(path)), path)
         config.refuse_code(str(path), "nothing helps: clients run installed code alone")
         return Job(config, deployment, _public(config))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import CannotWrite, InvalidInput, RunDamaged
-from coterie.files import kept_secret, read_json, replacing, write_atomically
+from coterie.files import contents, kept_secret, read_json, replacing, require_plain, write_atomically
 from coterie.flow.cohort import Memory
 from coterie.learn.params import Params
 from coterie.measure.witness import Witness
@@ -80,7 +80,7 @@ class RunFolder:
     @property
     def record(self) -> Record:
         try:
-            found = read_json((self.path / RECORD).read_bytes())
+            found = read_json(contents(self.path / RECORD))
         except FileNotFoundError as error:
             raise RunDamaged(
                 f"{self.path} holds no run ({RECORD} is missing); `coterie runs` lists those there are"
@@ -119,6 +119,7 @@ class RunFolder:
         if not path.exists():
             return None
         try:
+            require_plain(path)
             checkpoint = decode(path.read_bytes())
         except InvalidInput as error:
             raise RunDamaged(f"{path} is damaged ({error}); start the run again in another folder") from error
@@ -138,7 +139,7 @@ class RunFolder:
     def history(self) -> list[Measured]:
         path = self.path / METRICS
         try:
-            rows = [read_json(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+            rows = [read_json(line) for line in contents(path).splitlines()] if path.exists() else []
         except (InvalidInput, ValueError, OSError, RecursionError) as error:
             raise RunDamaged(f"{path} is damaged ({error}); `coterie resume` writes it anew") from error
         return [row for row in rows if isinstance(row, dict)]

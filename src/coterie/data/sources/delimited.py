@@ -7,13 +7,14 @@ import csv
 import gzip
 import io
 import re
+import warnings
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from coterie.errors import CoterieError, InvalidInput, require
-from coterie.files import CHUNK, require_room, room
+from coterie.files import CHUNK, require_plain, require_room, room
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,9 +68,12 @@ def _frame(data: bytes, dialect: Dialect) -> pd.DataFrame:
     import pandas as pd
 
     def parts(**how: object) -> list[pd.DataFrame]:
-        said = {"sep": dialect.separator, "encoding": dialect.encoding, "decimal": dialect.decimal, **how}
-        with pd.read_csv(io.BytesIO(data), chunksize=rows, **said) as found:  # type: ignore[call-overload]
-            return [narrow(part) for part in found]
+        """Values without a name are no index: a separator at the end of lines would move all columns by one."""
+        said = {"sep": dialect.separator, "encoding": dialect.encoding, "decimal": dialect.decimal, "index_col": False}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # values are lost
+            with pd.read_csv(io.BytesIO(data), chunksize=rows, **said, **how) as found:  # type: ignore[call-overload]
+                return [narrow(part) for part in found]
 
     names = pd.read_csv(io.BytesIO(data), sep=dialect.separator, encoding=dialect.encoding, nrows=0).columns
     rows = max(1, CELLS // max(1, len(names)))
@@ -98,8 +102,12 @@ def dialect_of(path: Path, data: bytes | None = None) -> Dialect:
     require(len(data.strip()) > 0, f"{path.name}", f"{len(data)} bytes", "holds nothing; name a table with a header")
     encoding = _encoding(path, data)
     lines = _first_lines(path, data, encoding)
+    require(len(lines) > 0, f"{path.name}", f"{len(data)} bytes", "holds nothing; name a table with a header")
     separator = _separator(lines)
-    names, *rows = csv.reader(lines, delimiter=separator)
+    try:
+        names, *rows = csv.reader(lines, delimiter=separator)
+    except csv.Error as error:
+        raise InvalidInput(f"{path.name} cannot be read as a table ({error}); every value must fit its line") from error
     require(len(names) <= MOST_COLUMNS, f"columns of {path.name}", len(names), f"must be at most {MOST_COLUMNS}")
     if len(names) > 1 and all(NUMBER.fullmatch(name) for name in names):
         raise InvalidInput(f"the first line of {path.name} holds numbers ({names[:3]}); put the columns' names there")
@@ -112,6 +120,7 @@ def dialect_of(path: Path, data: bytes | None = None) -> Dialect:
 
 def _contents(path: Path) -> bytes:
     """All of it, unpacked: within limits, whatever it promises."""
+    require_plain(path)
     size = path.stat().st_size
     most = room(size) // 2  # the rest is for what is in it
     try:
@@ -124,7 +133,10 @@ def _contents(path: Path) -> bytes:
                 require(len(names) == 1, f"files in {path.name}", names[:3], "must be one table; unpack the archive")
                 with archive.open(names[0]) as packed:
                     return _read(packed, most, path)
-        return path.read_bytes()
+        with path.open("rb") as file:
+            first = file.read(CHUNK)
+            _require_text(path, first)
+            return first + file.read()
     except CoterieError:
         raise
     except Exception as error:
@@ -137,6 +149,12 @@ def _read(packed: IO[bytes] | gzip.GzipFile, most: int, path: Path) -> bytes:
     return data
 
 
+def _require_text(path: Path, data: bytes) -> None:
+    """In UTF-16 every other byte may be anything, and its mark says so."""
+    if not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and BINARY.search(data):
+        raise InvalidInput(f"{path.name} holds binary data; save it as text, one record a line, with a header")
+
+
 def _encoding(path: Path, data: bytes) -> str:
     for mark, name in (
         (codecs.BOM_UTF8, "utf-8-sig"),
@@ -145,8 +163,7 @@ def _encoding(path: Path, data: bytes) -> str:
     ):
         if data.startswith(mark) and _decodes(data, name):
             return name
-    if BINARY.search(data):
-        raise InvalidInput(f"{path.name} holds binary data; save it as text, one record a line, with a header")
+    _require_text(path, data)
     return next(name for name in ("utf-8", "cp1252", "latin-1") if _decodes(data, name))
 
 
