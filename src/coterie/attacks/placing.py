@@ -36,8 +36,8 @@ Beliefs = dict[int, dict[int, float]]
 STEPS = 100  # of an estimate that goes over itself
 SURE = 0.95  # that clusters are of different sizes, before it is made use of
 LEAST = 3  # members without whom a cluster is left out of a round, and its size is an earlier round's
-WHOLE = 160  # pairs of client and cluster up to which whole numbers are asked for; beyond, shares of them
-NODES = 200  # of the search for them, at most
+WHOLE = 240  # pairs of client and cluster up to which whole numbers are asked for; beyond, shares of them
+NODES = 100  # of the search for them, at most
 COUNTED = Kind(TRAIN.name, part="tally")  # who was counted, where clients count themselves
 
 

@@ -191,11 +191,11 @@ class ServerKeys:
     @staticmethod
     def read(folder: Path) -> ServerKeys:
         with _whole(folder / KEYS, "server keys") as found:
-            ports = [found["port"], found["local_port"]]
-            for port in ports:
-                require(isinstance(port, int) and 0 < port < 1 << 16, "port", port, "must be one of a machine's")
+            port, local = found["port"], found["local_port"]
+            for one in (port, local):
+                require(isinstance(one, int) and 0 < one < 1 << 16, "port", one, "must be one of a machine's")
             require(isinstance(found["secret"], str), "secret", type(found["secret"]).__name__, "must be a text")
-            return ServerKeys(_key(found, "letters"), found["secret"], *ports, str(found["host"]))
+            return ServerKeys(_key(found, "letters"), found["secret"], port, local, str(found["host"]))
 
 
 def roster(folder: Path) -> list[ClientCard]:
