@@ -100,7 +100,7 @@ def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResul
     assert {one.attack: one.score for one in of_digits.findings} == alone
     assert alone["profiling by identity"] == 1.0
     said = (
-        "As recorded, this federation leaks to 1 kind of attack (preference profiling). 11 kinds of attack were not run"
+        "As recorded, this federation leaks to 1 kind of attack (preference profiling). 12 kinds of attack were not run"
     )
     assert of_digits.headline.startswith(said)
 
