@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.x509.oid import NameOID
 
 from coterie.errors import DataMissing, InvalidInput, NotPermitted, require
-from coterie.files import contents, read_json, write_atomically
+from coterie.files import contents, read_json, require_plain, write_atomically
 from coterie.seal.signing import verify_key
 
 VERSION = 1
@@ -88,20 +88,15 @@ class ServerCard:
 
     @staticmethod
     def read(path: Path) -> ServerCard:
-<<<<<<< HEAD
-        found = _read(path, "server card")
-        authority = str(found["authority"]).encode()
-        try:
-            x509.load_pem_x509_certificate(authority)
-        except ValueError as error:  # without one, every authority of the system's would do
-            raise InvalidInput(f"{path}: authority is no certificate ({error}); ask for the card again") from error
-        return ServerCard(str(found["address"]), authority, b64decode(found["letters"]))
-=======
         with _whole(path, "server card") as found:
             host, _, port = found["address"].rpartition(":")
             require(bool(host) and port.isdigit(), "address", found["address"], "must be HOST:PORT")
-            return ServerCard(found["address"], found["authority"].encode(), _key(found, "letters"))
->>>>>>> a1c21dc (Pipes, devices and files of nothing are refused at every door; a separator at the end of lines moves no column; keys, cards and policies that are not whole are said; names command no terminal)
+            authority = found["authority"].encode()
+            try:
+                x509.load_pem_x509_certificate(authority)
+            except ValueError as error:  # without one, every authority of the system's would do
+                raise InvalidInput(f"authority is no certificate ({error})") from error
+            return ServerCard(found["address"], authority, _key(found, "letters"))
 
     def write(self, path: Path) -> None:
         said = {"address": self.address, "authority": self.authority.decode(), "letters": _text(self.letters)}
@@ -269,7 +264,7 @@ def _write(path: Path, kind: str, said: Mapping[str, object], private: bool = Tr
 def read_private(path: Path, what: str) -> bytes:
     """A secret file; one that others may read is refused, for it is none."""
     try:
-<<<<<<< HEAD
+        require_plain(path)
         with path.open("rb") as file:  # what is looked at is what is read, whatever the path is meanwhile
             found = os.fstat(file.fileno())
             mode = stat.S_IMODE(found.st_mode)
@@ -282,12 +277,6 @@ def read_private(path: Path, what: str) -> bytes:
                     f"{what} {path} is user {found.st_uid}'s, who may read it; make new keys of your own"
                 )
             return file.read()
-=======
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            raise NotPermitted(f"{what} {path} has mode {mode:04o}: others may read it; chmod 600 it, or make new keys")
-        return contents(path)
->>>>>>> a1c21dc (Pipes, devices and files of nothing are refused at every door; a separator at the end of lines moves no column; keys, cards and policies that are not whole are said; names command no terminal)
     except FileNotFoundError as error:
         raise DataMissing(f"{what} {path} does not exist; `coterie deploy keys` makes it") from error
 
@@ -311,12 +300,12 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
     return found
 
 
-<<<<<<< HEAD
 def _digest(data: bytes) -> str:
     digest = hashes.Hash(hashes.SHA256())
     digest.update(data)
     return digest.finalize().hex()[:32]
-=======
+
+
 @contextmanager
 def _whole(path: Path, kind: str) -> Iterator[dict[str, Any]]:
     """What the file says, for whoever takes it apart: what is missing or of another kind in it is an error of ours."""
@@ -333,7 +322,6 @@ def _key(found: Mapping[str, Any], name: str) -> bytes:
     raw = b64decode(found[name], validate=True)
     require(len(raw) == KEY, name, f"{len(raw)} bytes", f"must be a key of {KEY}")
     return raw
->>>>>>> a1c21dc (Pipes, devices and files of nothing are refused at every door; a separator at the end of lines moves no column; keys, cards and policies that are not whole are said; names command no terminal)
 
 
 def _text(data: bytes) -> str:

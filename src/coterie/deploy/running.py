@@ -26,7 +26,7 @@ from coterie.deploy.journal import Journal
 from coterie.deploy.keys import ClientCard, ServerKeys, roster, shared
 from coterie.deploy.plan import Accepted, KeyName, Offer, Plan, Refused, Told, words_of
 from coterie.deploy.transport import Correspondence, Deployed, Post, TooFewAnswers
-from coterie.errors import require
+from coterie.errors import InvalidInput, require
 from coterie.flow.ask import AnyAsk
 from coterie.flow.drive import Course
 from coterie.flow.protocol import Population, Server
