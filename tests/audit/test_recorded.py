@@ -186,6 +186,24 @@ def test_a_truth_that_points_elsewhere_is_not_read(digits: Path, tmp_path: Path)
         _ = Recording(open_recording(folder, None)).truth
 
 
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"held": {str(10**12): [0]}}, r"held\.1000000000000\.\[key\]"),  # counted up to it, this would never end
+        ({"groups": {"0": 10**12}}, r"groups\.0="),
+        ({"preferred": {"-1": [0]}}, r"preferred\.-1\.\[key\]"),
+    ],
+)
+def test_a_truth_of_impossible_clients_is_refused(
+    part: dict[str, object], said: str, digits: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "recording"
+    shutil.copytree(digits, folder)
+    (folder / TRUTH).write_text(json.dumps(part))
+    with pytest.raises(InvalidInput, match=said):
+        _ = Recording(open_recording(folder, None)).truth
+
+
 def test_folders_without_a_recording_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nowhere' is not a folder"):
         open_recording(tmp_path / "nowhere", None)

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -37,6 +38,7 @@ from coterie.wire.view import ThreatModel, View
 
 DESCRIPTION, TRUTH = "recording.toml", "truth.json"
 RECORDER = ThreatModel("recorder", server=True)
+Number = Annotated[int, Field(ge=0, lt=100_000)]  # of a client or a class: what is counted up to it must fit in memory
 
 
 class Truth(BaseModel):
@@ -44,9 +46,9 @@ class Truth(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     property: list[tuple[int, int, bool]] = Field(default_factory=list)  # round, cluster, whether it was used
-    groups: dict[int, int] = Field(default_factory=dict)  # client -> the preference that its cluster serves
-    preferred: dict[int, list[int]] = Field(default_factory=dict)  # client -> the classes that it holds most of
-    held: dict[int, list[int]] = Field(default_factory=dict)  # client -> the rows of [data] that it trained on
+    groups: dict[Number, Number] = Field(default_factory=dict)  # client -> the preference that its cluster serves
+    preferred: dict[Number, list[Number]] = Field(default_factory=dict)  # client -> the classes that it holds most of
+    held: dict[Number, list[int]] = Field(default_factory=dict)  # client -> the rows of [data] that it trained on
 
     def used_property(self) -> YesNo | None:
         answers: dict[Hashable, bool] = {(round, slot): used for round, slot, used in self.property}
