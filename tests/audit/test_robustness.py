@@ -141,7 +141,7 @@ def test_a_full_disk_while_recording_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("folder", "cannot be read: Is a directory"),
+        ("folder", "is no plain file; name one"),
         ("missing", "does not exist; `coterie init`"),
         ("bytes", "is not valid TOML"),
     ],

@@ -138,7 +138,9 @@ def test_only_data_that_are_there_are_asked_for(tmp_path: Path) -> None:
 
 def test_a_job_names_the_files_of_its_data_set(folder: Path) -> None:
     (folder / "mnist" / "train-labels-idx1-ubyte.gz").touch()
-    jobs = OURS["III"].jobs(Settings(seeds=(0,), rows=("MNIST, homogeneous, IFCA",), data=folder))
+    jobs = OURS["III"].jobs(
+        Settings(seeds=(0,), rows=("MNIST, homogeneous, IFCA", "Fashion-MNIST, homogeneous, IFCA"), data=folder)
+    )
     found = {job.arguments["name"]: sorted({Path(file).name for file in job.files}) for job in jobs}
     assert found["MNIST"] == ["train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"]
     assert found["Fashion-MNIST"] == ["train-images-idx3-ubyte.gz"]

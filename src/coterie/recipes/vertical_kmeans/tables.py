@@ -76,7 +76,7 @@ FORMS = {
     "levels": ", Q {}",
     "ratio": ", ratio {}",
     "epsilon": ", epsilon {}",
-    "total": ", total {}",
+    "total": ", total {:g}",
     "known": ", {} known",
     "strength": ", strength {}",
 }
