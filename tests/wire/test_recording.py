@@ -71,3 +71,12 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "empty.npz", round=0)
     with pytest.raises(InvalidInput, match=r"empty\.npz cannot be read"):
         load(tmp_path / "empty.npz")
+
+
+@pytest.mark.parametrize("round", [-1, 2**62])
+def test_a_round_that_nobody_could_count_to_is_refused(round: int, tmp_path: Path) -> None:
+    written(
+        tmp_path / "m.npz", {"round": round, "kind": "train", "clients": [0], "leaf/w": np.ones((1, 2), np.float32)}
+    )
+    with pytest.raises(InvalidInput, match=rf"round={round} must lie between 0 and 999999"):
+        load(tmp_path / "m.npz")

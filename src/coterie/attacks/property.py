@@ -251,7 +251,8 @@ class PropertyWatch:
         warmup, notes = self.attack.warmup, self.notes
         first = max(warmup if self.attack.rules.server is None else 0, notes.following)
         for round, group in groupby(aggregates(view, first), key=lambda observed: observed.round):
-            notes.missed = notes.missed or not set(range(notes.following, round)) <= set(view.rounds())
+            seen = sum(notes.following <= one < round for one in view.rounds())
+            notes.missed = notes.missed or seen < round - notes.following
             seen = self.means(list(group))
             if seen and round >= warmup:
                 self._note(seen, view)

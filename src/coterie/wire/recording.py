@@ -27,6 +27,7 @@ from coterie.wire.sealed import SealedBatch, SealedSum
 
 Arrays = Mapping[str, Array]
 LEAF, SEALED, OURS = "leaf/", "sealed/", "coterie/"
+MOST_ROUNDS = 1_000_000  # whoever follows a run counts its rounds
 
 
 def save(message: Message, path: Path) -> None:
@@ -54,8 +55,8 @@ def load(path: Path) -> Message:
 
 def _misfit(message: Message) -> str:
     """Why this is no message, though each of its arrays is one; empty if it is."""
-    if message.round < 0:
-        return f"round={message.round} must not be negative"
+    if not 0 <= message.round < MOST_ROUNDS:
+        return f"round={message.round} must lie between 0 and {MOST_ROUNDS - 1}"
     if isinstance(message, Up):
         return message.sent.misshapen()
     slots = {leaf.shape[0] if leaf.dim() else 0 for leaf in message.published.values.values()}
