@@ -189,7 +189,7 @@ def test_the_headline_is_of_what_is_launched_and_stress_tests_stand_apart() -> N
     assert "As configured, under noise, this federation leaks to 1 kind of attack (profiles)." in said
     assert "less than 10% of a complete leak (members)" in said
     assert "Without it, it leaks to 2 kinds of attack (members, profiles)." in said
-    assert "Stress tests, of a federation that was changed for them: properties undecided." in said
+    assert "Stress tests, of a federation that was changed for them: properties: undecided." in said
     bare = replace(result, findings=found[3:4], launched="none").headline
     assert bare.startswith("No attack was run on the federation as configured.")
     assert "federation leaks" not in bare

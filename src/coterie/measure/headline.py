@@ -101,7 +101,7 @@ def _gained(result: AuditResult, brief: bool) -> list[str]:
 def _stressed(result: AuditResult, brief: bool) -> list[str]:
     """Of a federation that was changed: apart, and by name."""
     found = together(as_launched(result, stress=True))
-    said = [f"{family} {one.verdict.value}" for family, one in found.items()]
+    said = [f"{family}: {one.verdict.value}" for family, one in found.items()]
     return [f"Stress tests, of a federation that was changed for them: {_listed(said, brief)}."] if said else []
 
 
