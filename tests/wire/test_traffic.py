@@ -98,7 +98,6 @@ def test_the_count_is_the_length_of_every_client_s_messages(protocol: Any, chunk
     answers = sum(len(message.clients) for message in messages if isinstance(message, Up))
     assert traffic.answers == answers
     assert traffic.up_a_client == traffic.up_bytes / answers
-    assert traffic.down_a_client == traffic.down_bytes / answers
 
 
 def test_clients_that_are_given_different_slots() -> None:

@@ -34,27 +34,12 @@ class Transport(Protocol):
     def exchange(self, asked: Down) -> Iterator[Up]: ...
 
 
-def drive(
-    protocol: Algorithm[State],
-    state: State,
-    server: Server,
-    transport: Transport,
-    *,
-    tape: Tape | None = None,
-    traffic: Traffic | None = None,
-    seats: Seats | None = None,
-    before_ask: Callable[[Ask[State]], None] | None = None,
-) -> State:
-    """Run the protocol from this state to its end.
+class Course(Generic[State]):
+    """A run under way, one message at a time, for whoever does something between them.
 
     ``before_ask`` is called with each of the protocol's requests before it goes out; its state is all that is needed to
     go on from there. A guard's further exchanges about a request start over with it.
     """
-    return Course(protocol, state, server, transport, tape, traffic, seats, before_ask).finish()
-
-
-class Course(Generic[State]):
-    """A run under way, one message at a time, for whoever does something between them."""
 
     def __init__(
         self,

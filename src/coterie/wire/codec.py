@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,27 +29,18 @@ Node = Any
 
 Class = TypeVar("Class", bound=type)
 _classes: dict[str, type] = {}
-_custom: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {}
 
 
 def register(cls: Class) -> Class:
-    """Class decorator: lets a frozen dataclass travel."""
-    _name(cls)
-    return cls
+    """Class decorator: lets a frozen dataclass travel.
 
-
-def register_custom(cls: type, pack: Callable[[Node], object], unpack: Callable[[Node], object]) -> None:
-    """Lets a class that is no dataclass travel, by way of a value that can (a ciphertext as its bytes)."""
-    _name(cls)
-    _custom[cls.__name__] = (pack, unpack)
-
-
-def _name(cls: type) -> None:
-    """On the wire a class is its bare name, so two of one name would be decoded as each other."""
+    On the wire a class is its bare name, so two of one name would be decoded as each other.
+    """
     known = _classes.setdefault(cls.__name__, cls)
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise InvalidInput(f"class name {cls.__name__!r} is already registered by {known.__module__}; choose another")
     _classes[cls.__name__] = cls
+    return cls
 
 
 def encode(value: object) -> bytes:
@@ -138,8 +128,6 @@ def _pack_object(value: object, blobs: list[bytes | memoryview]) -> Node:
     name = type(value).__name__
     if name not in _classes or _classes[name] is not type(value):
         raise InvalidInput(f"{type(value).__qualname__} cannot travel; register it with coterie.wire.codec.register")
-    if name in _custom:
-        return {"c": name, "v": _pack(_custom[name][0](value), blobs)}
     names = [field.name for field in dataclasses.fields(_classes[name])]
     return {"c": name, "a": {field: _pack(getattr(value, field), blobs) for field in names}}
 
@@ -166,8 +154,6 @@ def _unpack(node: Node, reader: _Reader, deep: int) -> Node:
         return {_unpack(key, reader, deep - 1): _unpack(item, reader, deep - 1) for key, item in node["d"]}
     if node["c"] not in _classes:
         raise InvalidInput(f"class {node['c']!r} is unknown here; import the module that registers it first")
-    if "v" in node:
-        return _custom[node["c"]][1](_unpack(node["v"], reader, deep - 1))
     fields = {name: _unpack(item, reader, deep - 1) for name, item in node["a"].items()}
     check_fields(_classes[node["c"]], fields)
     return _classes[node["c"]](**fields)

@@ -44,10 +44,6 @@ class Traffic:
         """A client and request."""
         return self.up_bytes / max(self.answers, 1)
 
-    @property
-    def down_a_client(self) -> float:
-        return self.down_bytes / max(self.answers, 1)
-
 
 def _add(counts: dict[str, int], message: Message, length: int) -> None:
     counts[str(message.kind)] = counts.get(str(message.kind), 0) + length

@@ -17,7 +17,6 @@ from coterie.data.sources.pictures import read_pictures
 from coterie.errors import InvalidInput, nearest, require
 from coterie.files import PUBLISHED, read_npz
 
-PUBLISHED_SIZE = (218, 178)
 SQUARE = (0, 20, 178, 198)  # the face, without a strip above and below
 
 
