@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from coterie.bench.registry import Options
-from coterie.bench.shadows import example, shadows
+from coterie.bench.shadows import example, run_shadows, shadows
 
 
 def test_rows_and_bounds() -> None:
@@ -16,3 +18,5 @@ def test_rows_and_bounds() -> None:
     assert (whole.bound, whole.bound_on_ratio) == (120.0, False)
     assert apart.baseline is not None
     assert apart.limit is not None
+    assert f"{len(os.sched_getaffinity(0))} processes" in apart.name
+    assert len(run_shadows(small.model_dump(mode="json"), [0, 1])["parameters"]) == 2

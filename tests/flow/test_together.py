@@ -15,10 +15,12 @@ from coterie.defences.dpsgd import DpSgd
 from coterie.defences.mingling.defence import Mingling
 from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput
+from coterie.flow import together
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
 from coterie.flow.together import run_together
 from coterie.flow.turn import Roots
+from coterie.learn.params import Layout
 from coterie.measure.witness import Witness
 from coterie.seal.mock import MockCipher
 from coterie.wire.tape import Tape
@@ -72,7 +74,23 @@ def test_together_is_one_by_one(member: Member) -> None:
 
 
 def test_in_groups_as_in_one() -> None:
-    check(TRAINERS["ifca"], together_bytes=1)
+    check(TRAINERS["ifca"], together_bytes=2 * a_federation(TRAINERS["ifca"]))
+
+
+def test_what_fills_the_cache_is_run_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together, two of them would be slower than one after the other."""
+    member, joint = TRAINERS["ifca"], []
+    monkeypatch.setattr(together, "_answer", lambda desks: joint.append(len(desks)))
+    states = run_together(rings(member), 2 * a_federation(member) - 1)
+    assert not joint
+    assert len(states) == 3
+
+
+def a_federation(member: Member) -> int:
+    """Bytes of the parameters that its clients train."""
+    assert member.model is not None
+    clients: int = member.federation().clients
+    return 4 * clients * Layout.of(member.model.init(0)).length
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from coterie.data.partition.dealing import value_of
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure.findings import Chart, Finding, Series, Suspected
-from coterie.measure.judge import judge
+from coterie.measure.judge import judge, over_victims
 from coterie.protocols.base import AnyTrainer
 from coterie.rng import Rng
 
@@ -49,7 +49,7 @@ def replay(
     for way, guess in zip(ways, guesses, strict=True):
         finding = Finding.unscored(ATTACK + way, "AUC", 0.5, threat.knows)
         if truth is not None:
-            finding = judge(guess, truth, ATTACK + way, threat.knows)
+            finding = over_victims([judge(guess, truth, ATTACK + way, threat.knows)])
         findings.append(replace(finding, adversary=ADVERSARY))
         suspected.append(_suspected(guess, ATTACK + way))
         charts.append(_chart(guess, way))

@@ -1,11 +1,14 @@
-"""Shadow federations computed together, beside one by one: what an adversary's rehearsals cost."""
+"""Shadow federations as an audit trains them, beside one by one: what an adversary's rehearsals cost."""
 
 from __future__ import annotations
 
+import os
 import time
 import tomllib
 from collections.abc import Callable, Iterator
 from importlib import resources
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -13,6 +16,7 @@ from coterie.audit.case import Subject, parse
 from coterie.bench.ratio import Ratio
 from coterie.bench.registry import Options
 from coterie.bench.ring import threads
+from coterie.config.registry import Words
 from coterie.data.federation import Examples, Federation
 from coterie.data.partition import Iid
 from coterie.data.sources.embedded import Digits
@@ -26,6 +30,7 @@ from coterie.learn.sgd import Local
 from coterie.protocols.base import AnyTrainer, Trainer
 from coterie.protocols.fedavg import FedAvg
 from coterie.rng import Rng
+from coterie.run.jobs import Job, Result, run_jobs
 
 SHADOWS = 64
 LEAST_RATIO, MOST_SECONDS = 5.0, 120.0
@@ -37,35 +42,57 @@ def example() -> Subject:
 
 
 def shadows(options: Options, count: int = SHADOWS, subject: Subject | None = None) -> Iterator[Ratio]:
-    """Of the default federation, which is bound by its matrix products: the row's limit says so."""
-    asked = subject or example()
-    examples, protocol = asked.examples(options.seed), asked.protocol(asked.trainers[0])
-    model = asked.built_model(examples)
-    assert isinstance(protocol, Trainer)
+    """Of the default federation, as an audit has them: in as many processes as there are cores, each on one thread.
 
-    def rings() -> list[AnyRing]:
-        seeds = range(options.seed, options.seed + count)
-        return [_ring(protocol, asked.partitioned(examples, seed), model, seed) for seed in seeds]
+    It is bound by its matrix products, so that nothing is left to gain by computing several in one (the row's limit).
+    """
+    asked, seeds = subject or example(), list(range(options.seed, options.seed + count))
+    cores = len(os.sched_getaffinity(0))
+    jobs = [
+        Job(f"shadows-{core}", run_shadows, {"subject": asked.model_dump(mode="json"), "seeds": seeds[core::cores]})
+        for core in range(min(cores, count))
+    ]
 
-    together, apart = _timed(rings, options)
-    bare = count * _products(protocol, rings()[0], model)
-    setup = f"the same rings, one after the other, {threads()}"
-    name = f"{count} shadow federations of {asked.name}"
-    yield Ratio(name, together, "s", apart, LEAST_RATIO, limit=apart / bare, setup=setup)
-    yield Ratio(f"{name}: in all", together, "s", None, MOST_SECONDS, bound_on_ratio=False)
+    def spread() -> None:
+        with TemporaryDirectory() as folder:
+            run_jobs(jobs, Path(folder))
+
+    def apart() -> None:
+        run_shadows(asked.model_dump(mode="json"), seeds)
+
+    many, one = _seconds(spread, apart, options)
+    bare = count * _products(*_federation(asked, asked.examples(asked.seed), options.seed)) / cores
+    name, setup = f"{count} shadow federations of {asked.name}", f"the same, one after the other, {threads()}"
+    yield Ratio(f"{name}, {cores} processes", many, "s", one, LEAST_RATIO, limit=one / bare, setup=setup)
+    yield Ratio(f"{name}: in all", many, "s", None, MOST_SECONDS, bound_on_ratio=False)
+
+
+def run_shadows(subject: Words, seeds: list[int]) -> Result:
+    """One after the other; what is kept of each is how many parameters it ended with."""
+    asked = Subject.model_validate(subject)
+    examples = asked.examples(asked.seed)
+    ends = []
+    for seed in seeds:
+        ring = _ring(*_federation(asked, examples, seed), seed)
+        ends.append(sum(leaf.numel() for leaf in ring.models(ring.run()).values()))
+    return {"parameters": ends}
 
 
 def small_shadows(options: Options, count: int = SHADOWS) -> Iterator[Ratio]:
-    """Of a federation so small that calls cost more than what they compute."""
+    """Of a federation so small that calls cost more than what they compute: those are computed together."""
     examples, model = Digits().load(), Dense((64, 16, 10))
     protocol = FedAvg(rounds=20, local=Local(steps=5, batch_size=8, lr=0.1))
 
     def rings() -> list[AnyRing]:
         return [_ring(protocol, _dealt(examples, 10, seed), model, seed) for seed in range(count)]
 
-    together, apart = _timed(rings, options)
+    def apart() -> None:
+        for ring in rings():
+            ring.run()
+
+    together, one = _seconds(lambda: run_together(rings()), apart, options)
     setup = f"the same rings, one after the other, {threads()}"
-    yield Ratio(f"{count} shadow federations of digits: 64-16-10, 10 clients", together, "s", apart, setup=setup)
+    yield Ratio(f"{count} shadow federations of digits: 64-16-10, 10 clients", together, "s", one, setup=setup)
 
 
 def both(options: Options) -> Iterator[Ratio]:
@@ -73,21 +100,21 @@ def both(options: Options) -> Iterator[Ratio]:
     yield from small_shadows(options)
 
 
-def _timed(rings: Callable[[], list[AnyRing]], options: Options) -> tuple[float, float]:
-    """Two are enough to warm up with: all of them take minutes."""
+def _seconds(ours: Callable[[], object], baseline: Callable[[], object], options: Options) -> tuple[float, float]:
+    """The best of each, in turns."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(options.repeats):
+        for way, times in zip((ours, baseline), found, strict=True):
+            started = time.perf_counter()
+            way()
+            times.append(time.perf_counter() - started)
+    return min(found[0]), min(found[1])
 
-    def apart(many: list[AnyRing]) -> list[object]:
-        return [ring.run() for ring in many]
 
-    def seconds(way: Callable[[list[AnyRing]], list[object]]) -> float:
-        many, started = rings(), time.perf_counter()
-        way(many)
-        return time.perf_counter() - started
-
-    for way in (run_together, apart):
-        way(rings()[:2])
-    pairs = [(seconds(run_together), seconds(apart)) for _ in range(options.repeats)]
-    return min(one for one, _ in pairs), min(other for _, other in pairs)
+def _federation(asked: Subject, examples: Examples, seed: int) -> tuple[AnyTrainer, Federation, Model]:
+    protocol = asked.protocol(asked.trainers[0])
+    assert isinstance(protocol, Trainer)
+    return protocol, asked.partitioned(examples, seed), asked.built_model(examples)
 
 
 def _ring(protocol: AnyProtocol, federation: Federation, model: Model, seed: int) -> AnyRing:
@@ -98,16 +125,16 @@ def _dealt(examples: Examples, clients: int, seed: int) -> Federation:
     return Iid(clients).split(examples, Rng.seeded(seed))
 
 
-def _products(protocol: AnyTrainer, ring: AnyRing, model: Model) -> float:
-    """Seconds of one federation's matrix products alone: those of the first layer, which are nearly all."""
-    assert isinstance(ring.federation, Federation)
+def _products(protocol: AnyTrainer, federation: Federation, model: Model) -> float:
+    """Seconds of one federation's matrix products alone, on one thread: those of the first layer, nearly all."""
     first = next(iter(model.init(0).values()))  # (hidden, features)
-    rows, clients = len(ring.federation.train.rows), ring.federation.clients
+    rows, clients = len(federation.train.rows), federation.clients
     slots = max(1, protocol.choices)
     x, many = torch.randn(rows, first.shape[1]), torch.randn(slots * first.shape[0], first.shape[1])
     batch = torch.randn(clients, protocol.local.batch_size, first.shape[1])
     weights = torch.randn(clients, *first.shape)
-    best = float("inf")
+    best, usual = float("inf"), torch.get_num_threads()
+    torch.set_num_threads(1)
     for _ in range(5):
         started = time.perf_counter()
         if protocol.choices:
@@ -116,4 +143,5 @@ def _products(protocol: AnyTrainer, ring: AnyRing, model: Model) -> float:
             delta = torch.bmm(batch, weights.transpose(1, 2))
             torch.bmm(delta.transpose(1, 2), batch)
         best = min(best, time.perf_counter() - started)
+    torch.set_num_threads(usual)
     return protocol.rounds * best

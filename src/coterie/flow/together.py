@@ -2,7 +2,7 @@
 
 Shadow federations, repetitions and sweeps are many small runs. A small federation spends its time on calls that hardly
 compute anything, so the clients of many are trained in one computation: each from its own federation's models, with its
-own federation's streams. (A large one spends it on matrix products, and nothing is gained or lost.) Server, guards,
+own federation's streams. One that spends it on matrix products gains nothing, and is run by itself. Server, guards,
 tape, traffic, ledger and witness stay those of each ring; what comes out is what the rings would have given one by one,
 to rounding (``tests/flow/test_together.py``, for every trainer).
 """
@@ -27,8 +27,8 @@ from coterie.privacy.ledger import EVERYBODY
 from coterie.rng import Rng, Secrets
 from coterie.wire.messages import TRAIN, Down, Up
 
-TOGETHER_BYTES = 1 << 23
-"""Parameters that are trained at the same time: more do not fit in the caches, and fewer leave them idle."""
+TOGETHER_BYTES = 1 << 21
+"""Parameters that are trained at the same time: more do not stay in a core's cache, and calls cost little then."""
 
 
 def run_together(rings: Sequence[Ring[State]], together_bytes: int = TOGETHER_BYTES) -> list[State]:
@@ -41,8 +41,10 @@ def run_together(rings: Sequence[Ring[State]], together_bytes: int = TOGETHER_BY
     first = rings[0]
     if first.model is None or not first.model.vectorised:
         return [ring.run() for ring in rings]
+    size = together_bytes // (4 * first.federation.clients * Layout.of(first.model.init(0)).length)
+    if size < 2:
+        return [ring.run() for ring in rings]
     desks = [_Desk(ring) for ring in rings]
-    size = max(1, together_bytes // (4 * first.federation.clients * Layout.of(first.model.init(0)).length))
     waiting = [desk for desk in desks if desk.step()]
     while waiting:
         joint = [desk for desk in waiting if desk.down.kind == TRAIN]

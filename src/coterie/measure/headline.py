@@ -16,11 +16,16 @@ FEW = 5  # names in a line of the terminal
 
 
 def headline_of(result: AuditResult) -> str:
-    return " ".join([*_launched(result), *_rest(result), *_omissions(result)])
+    return " ".join(sentences_of(result))
+
+
+def sentences_of(result: AuditResult) -> list[str]:
+    """The first is what matters most."""
+    return [*_launched(result), *_rest(result), *_omissions(result)]
 
 
 def brief_of(result: AuditResult) -> str:
-    """The same for few lines: without what would decide, and what was left out is only counted."""
+    """The same for few lines: of many names the first, and what was left out is only counted."""
     omitted = len(result.left_out) - len(broken(result))
     parts = [*_launched(result, brief=True), *_rest(result, brief=True)]
     return " ".join([*parts, *([f"{counted(omitted, 'thing')} {_was(omitted)} left out."] if omitted else [])])
@@ -74,19 +79,18 @@ def _launched(result: AuditResult, brief: bool = False) -> list[str]:
         return ["There was no truth to score by: what the attacks suspect is reported, not how right they are."]
     under = "without a defence" if result.launched == UNDEFENDED else f"under {result.launched}"
     where = "As recorded" if result.recorded else f"As configured, {under}"
-    parts = []
-    if leaking := _those(found, Verdict.LEAKS):
-        parts.append(f"{where}, this federation leaks to {_kinds(leaking)} ({_listed(leaking, brief)}).")
-    if undecided := _those(found, Verdict.UNDECIDED):
-        named = [f"{family}: {one.decision.remedy(one.unit)}" for family, one in undecided.items()]
-        listed = _listed(undecided, brief) if brief else "; ".join(named)
-        parts.append(f"{where}, it is undecided whether it leaks to {_kinds(undecided)} ({listed}).")
-    if bounded := _those(found, Verdict.BOUNDED):
-        learn = f"{_kinds(bounded)} learn{'s' if len(bounded) == 1 else ''}"
-        parts.append(f"{where}, {learn} less than {SIZE:.0%} of a complete leak ({_listed(bounded, brief)}).")
-    if silent := _those(found, Verdict.NOT_SCORED):
-        parts.append(f"There was no truth to score {_kinds(silent)} by ({_listed(silent, brief)}).")
-    return parts
+    said = {
+        Verdict.LEAKS: "this federation leaks to {}",
+        Verdict.UNDECIDED: "it is undecided whether it leaks to {}",
+        Verdict.BOUNDED: f"less than {SIZE:.0%} of a complete leak is learnt by {{}}",
+        Verdict.NOT_SCORED: "there was no truth to score {} by",
+    }
+    parts = [
+        f"{words.format(_kinds(those))} ({_listed(those, brief)})."
+        for verdict, words in said.items()
+        if (those := _those(found, verdict))
+    ]
+    return [f"{where}, {parts[0]}", *(part[:1].upper() + part[1:] for part in parts[1:])]
 
 
 def _gained(result: AuditResult, brief: bool) -> list[str]:
@@ -101,8 +105,9 @@ def _gained(result: AuditResult, brief: bool) -> list[str]:
 def _stressed(result: AuditResult, brief: bool) -> list[str]:
     """Of a federation that was changed: apart, and by name."""
     found = together(as_launched(result, stress=True))
-    said = [f"{family}: {one.verdict.value}" for family, one in found.items()]
-    return [f"Stress tests, of a federation that was changed for them: {_listed(said, brief)}."] if said else []
+    those = {verdict: _those(found, verdict) for verdict in Verdict}
+    said = "; ".join(f"{verdict.value} ({_listed(names, brief)})" for verdict, names in those.items() if names)
+    return [f"Stress tests, of a federation that was changed for them: {said}."] if said else []
 
 
 def _broken(result: AuditResult, brief: bool) -> list[str]:

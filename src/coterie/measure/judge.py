@@ -17,7 +17,7 @@ from scipy.stats import norm
 from coterie.attacks.acquisition import Obtained
 from coterie.attacks.base import Attributions, Suspicions
 from coterie.errors import require
-from coterie.measure.findings import Finding
+from coterie.measure.findings import Finding, over_seeds
 from coterie.measure.intervals import CONFIDENCE, Floats, Sample, pooled, student
 from coterie.measure.operating import operating_point
 from coterie.measure.roc import stratified
@@ -90,6 +90,17 @@ def _obtained(guess: Obtained, truth: ClusterCounts, attack: str = "attack", kne
     told = f"{got} of {there} clusters obtained with {guess.newcomers[last]} newcomers"
     run = Sample.share(got, there)
     return Finding.of(attack, "share of models obtained", run, 1 / there, "clusters", f"{knew}; {told}")
+
+
+def over_victims(found: Sequence[Finding]) -> Finding:
+    """One finding of several runs, each against a victim of its own, which is the unit.
+
+    Rounds of one run are no units: how the victim's rows with the property and those without it happen to differ shows
+    in all of its rounds alike. A coin's areas spread twice as far from run to run as their rounds would explain.
+    """
+    scores = [one.score for one in found if not math.isnan(one.score)]
+    run = Sample.average(scores, 0.0, 1.0) if scores else Sample.unknown()
+    return replace(over_seeds(found), interval=pooled([run]), runs=(run,), unit="victims")
 
 
 # -- bare ends, for the lines of reproduced tables --------------------------------------------------------------------

@@ -13,21 +13,24 @@ from coterie.report.parts import badge, row, table
 from coterie.report.values import GLYPHS, capital, chance_of, defence_name, more_needed, number, with_interval
 
 KINDS = {Verdict.LEAKS: "bad", Verdict.BOUNDED: "good", Verdict.UNDECIDED: "open", Verdict.NOT_SCORED: "open"}
-HEAD = ("Adversary", "What it learns", "Verdict", "Without a defence")
+HEAD = ("Adversary", "What it learns", "Verdict")
+BARE = "Without a defence"
 
 
 def decision(result: AuditResult) -> Html:
     """Of the federation as it is launched; stress tests are marked."""
     questions = {one.family: one.question for one in result.methods}
     bare = together([one for one in result.findings if not one.control and one.defence == UNDEFENDED])
+    defended = result.launched != UNDEFENDED and not result.recorded
+    head = (*HEAD, BARE) if defended else HEAD
     rows = [
         row(
-            HEAD,
+            head,
             [
                 join([capital(one.adversary), element("span", capital(family), class_="by"), _stress(one)]),
                 join([questions.get(family, ""), element("span", _answer(one), class_="by")]),
                 badge(KINDS[one.verdict], GLYPHS[one.verdict], f"{one.verdict.value} {more_needed(one)}".strip()),
-                _undefended(one, bare.get(family)),
+                *([_undefended(one, bare.get(family))] if defended else []),
             ],
         )
         for family, one in judged(result)
@@ -35,8 +38,7 @@ def decision(result: AuditResult) -> Html:
     steps = next_steps(result)
     return join(
         [
-            element("h3", "What each adversary learns"),
-            table("What each adversary learns of the federation as it is launched", HEAD, rows),
+            table("What each adversary learns of the federation as it is launched", head, rows),
             element("h3", "What to do next"),
             element("ol", *[element("li", step) for step in steps], class_="steps"),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, strongest
-from coterie.measure.headline import together
+from coterie.measure.headline import sentences_of, together
 from coterie.report.decision import decision
 from coterie.report.looks import COLOURS, Slots, shape, swatch
 from coterie.report.markup import Html, element, join
@@ -16,11 +16,13 @@ LANE = 16  # pixels
 
 
 def verdict(result: AuditResult, slots: Slots) -> Html:
+    first, *rest = sentences_of(result)
     return section(
         "verdict",
         "Verdict",
         "",
-        element("p", result.headline, class_="headline"),
+        element("p", first, class_="headline"),
+        element("ul", *[element("li", sentence) for sentence in rest], class_="further") if rest else None,
         _gate(result),
         element("h3", "What was recorded" if result.recorded else "What you launch"),
         definitions(result.subject.items()),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import product
 
 from coterie.attacks.others import Rules
 from coterie.attacks.property import PassiveProperty, property_threat
@@ -30,7 +31,7 @@ from coterie.flow.stack import StackedServer
 from coterie.learn.models.model import Model
 from coterie.measure.aggregates import Steadiness
 from coterie.measure.findings import Chart, Finding, Series
-from coterie.measure.judge import judge
+from coterie.measure.judge import judge, over_victims
 from coterie.protocols.base import ModelTrainer, Trainer
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.fedprox import FedProx
@@ -40,6 +41,16 @@ KNEW = property_threat(PropertySplit.attacker).knows
 GAMMAS: dict[str, float | None] = {"passive": None, "active": 1.0, "scaled": 5.0}
 WAYS: Mapping[str, Features] = {"": directions, " by magnitudes": magnitudes}  # which finds more depends on the model
 OF = {Control.NONE: "", Control.PLACEBO: " of a placebo", Control.ABSENT: " of what is absent"}
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """One run against one victim."""
+
+    findings: Sequence[Finding]
+    played: Played
+    trainer: Trainer[object]
+    federation: Federation
 
 
 class PropertyInference(Family):
@@ -80,20 +91,28 @@ class PropertyInference(Family):
         asked, model = subject.audit.property_inference, subject.built_model(examples)
         attacks = [name for name in asked.attacks if name == "passive" or can_tamper(model, examples.classes)]
         controls = [Control.NONE, *(Control(name) for name in asked.controls)]
-        runs = [
-            self.attacked(subject, examples, guard, control, name, seed) for name in attacks for control in controls
-        ]
-        _, played, trainer, federation = runs[0]
+        rng, found = Rng.seeded(seed), list[Finding]()
+        first: Attacked | None = None
+        victims = [rng, *(rng.child("victim", number) for number in range(1, asked.victims))]
+        for name, control in product(attacks, controls):
+            by_victim = []
+            for streams in victims:
+                run = self.attacked(subject, examples, guard, control, name, streams)
+                by_victim.append(run.findings)
+                first = first or run
+            found += [over_victims(same) for same in zip(*by_victim, strict=True)]
+        assert first is not None
+        played, trainer, federation = first.played, first.trainer, first.federation
         shown = defence.kind == "none" and seed == subject.seed
         promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
         drawn = charts(played, federation, split_of(subject).warmup, Rng.seeded(seed)) if shown else ()
-        return played.evidence([finding for findings, *_ in runs for finding in findings], promise, drawn)
+        return played.evidence(found, promise, drawn)
 
     def attacked(
-        self, subject: Subject, examples: Examples, guard: Defence, control: Control, name: str, seed: int
-    ) -> tuple[list[Finding], Played, Trainer[object], Federation]:
-        """What one attack found, by each way of making features."""
-        rng, split = Rng.seeded(seed), split_of(subject, control)
+        self, subject: Subject, examples: Examples, guard: Defence, control: Control, name: str, rng: Rng
+    ) -> Attacked:
+        """What one attack on one victim found, by each way of making features."""
+        split = split_of(subject, control)
         federation = split.split(examples, rng.child("partition"))
         model = subject.built_model(examples)
         trainer = self.trainer(subject, guard)
@@ -115,7 +134,7 @@ class PropertyInference(Family):
             )
             for way, guess in zip(WAYS, guesses, strict=True)
         ]
-        return findings, played, trainer, federation
+        return Attacked(findings, played, trainer, federation)
 
     def admits_recording(self, recording: Recording) -> str:
         return replay_property.lacking(recording)
@@ -142,7 +161,7 @@ class PropertyInference(Family):
         asked = subject.audit.property_inference
         return (
             f"{asked.clients} clients with shares of all data, for {asked.warmup + asked.scored + 1} rounds; one of "
-            f"them uses data with the property in one round of {asked.every}"
+            f"them uses data with the property in one round of {asked.every}; {asked.victims} such runs a seed"
         )
 
     def attack(
