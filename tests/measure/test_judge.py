@@ -12,7 +12,7 @@ from coterie.attacks.base import Attributions, Suspicions
 from coterie.errors import InvalidInput
 from coterie.measure.findings import over_seeds
 from coterie.measure.intervals import proportion
-from coterie.measure.judge import Labels, YesNo, judge
+from coterie.measure.judge import Labels, YesNo, judge, over_victims
 from coterie.measure.operating import operating_point
 from coterie.measure.verdicts import Verdict
 
@@ -25,6 +25,52 @@ def test_auc_by_hand() -> None:
     assert finding.units == 4
     assert finding.knew == "a lot"
     assert "some attack scores 0.750" in str(finding).lower()
+
+
+def test_who_says_the_same_of_all_bounds_nothing() -> None:
+    """An attack that is silent, because it saw nothing or broke inside, is no evidence of safety."""
+    truth = YesNo({number: number % 2 == 0 for number in range(1000)})
+    silent = over_seeds([judge(Suspicions(dict.fromkeys(range(1000), 0.0)), truth)] * 3)
+    assert silent.score == 0.5
+    assert silent.verdict is Verdict.UNDECIDED
+    assert "the same of all" in silent.sentence
+    assert silent.among(20).verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_a_score_that_is_no_number_is_refused(score: float) -> None:
+    guess = Suspicions({"a": 0.1, "b": score, "c": 0.3})
+    with pytest.raises(InvalidInput, match="rank nobody"):
+        judge(guess, YesNo({"a": True, "b": False, "c": False}))
+
+
+def test_where_guessing_tells_all_nothing_is_bounded() -> None:
+    """One group to choose from: whoever says it is right, and has learnt nothing."""
+    one = judge(Attributions(dict.fromkeys(range(40), 0)), Labels(dict.fromkeys(range(40), 0), 1))
+    assert one.verdict is Verdict.UNDECIDED
+    assert "nothing to tell apart" in one.sentence
+
+
+def test_rounds_of_one_victim_are_one_unit() -> None:
+    """A coin whose areas spread from run to run, as those of a federation do, beyond what 90 rounds explain.
+
+    Judged by rounds, 3 seeds raise a false alarm more than twice as often as the 2.5 % that an interval has above it.
+    With at most 4 % of 400 games the rule by victims passes if its rate is 2.5 % (0.972 of the time).
+    """
+    draws = np.random.default_rng(12)
+    by_rounds = by_victims = 0
+    truth = YesNo({number: number % 3 == 0 for number in range(90)})
+    answers = np.array([truth.answers[number] for number in range(90)])
+    for _ in range(400):
+        seeds = []
+        for _ in range(3):
+            shifts = draws.normal(0, 0.35, 3)
+            scores = [draws.normal(size=90) + shift * answers for shift in shifts]
+            seeds.append([judge(Suspicions(dict(enumerate(one.tolist()))), truth) for one in scores])
+        by_rounds += over_seeds([seed[0] for seed in seeds]).verdict is Verdict.LEAKS
+        by_victims += over_seeds([over_victims(seed) for seed in seeds]).verdict is Verdict.LEAKS
+    assert by_rounds > 20
+    assert by_victims <= 16
 
 
 def test_pairs_across_strata_do_not_count() -> None:

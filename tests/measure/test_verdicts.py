@@ -63,10 +63,10 @@ def test_a_bound_says_its_size() -> None:
     assert decision.in_words("clients") == "bounded: less than 10% of a complete leak"
 
 
-def test_where_there_is_nothing_to_learn_nothing_leaks() -> None:
-    """One cluster: whoever is in it holds all models there are."""
+def test_where_there_is_nothing_to_learn_nothing_is_decided() -> None:
+    """One cluster: whoever is in it holds all models there are, and nobody is called safe for it."""
     one = finding(Sample.share(1, 1), chance=1.0)
-    assert one.verdict is Verdict.BOUNDED
+    assert one.verdict is Verdict.UNDECIDED
     assert math.isnan(one.leakage)
 
 
@@ -188,7 +188,7 @@ def test_the_headline_is_of_what_is_launched_and_stress_tests_stand_apart() -> N
     said = result.headline
     assert "As configured, under noise, this federation leaks to 1 kind of attack (profiles)." in said
     assert "Less than 10% of a complete leak is learnt by 1 kind of attack (members)." in said
-    assert "Without it, it leaks to 2 kinds of attack (members, profiles)." in said
+    assert "Without a defence it leaks to 2 kinds of attack (members, profiles)." in said
     assert "Stress tests, of a federation that was changed for them: undecided (properties)." in said
     bare = replace(result, findings=found[3:4], launched="none").headline
     assert bare.startswith("No attack was run on the federation as configured.")

@@ -44,9 +44,9 @@ class PropertySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     clients: int = Field(default=4, ge=3)  # the fewer, the more shows of each: the paper's tables start at 3
     every: int = Field(default=3, ge=2)  # rounds; neighbours oppose each other, so every other looks like a property
-    warmup: int = Field(default=40, ge=0)  # rounds that are not looked at
-    scored: int = Field(default=30, ge=1)  # rounds that are
-    victims: int = Field(default=3, ge=1)  # one after the other, with data dealt anew: each is a unit of the score
+    warmup: int = Field(default=20, ge=0)  # rounds that are not looked at
+    scored: int = Field(default=24, ge=1)  # rounds that are
+    victims: int = Field(default=4, ge=1)  # one after the other, with data dealt anew: each is a unit of the score
     # Those that tamper, too, where they are asked for: each takes a training of its own, and one of its control.
     attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(default=("passive",), min_length=1)
     controls: tuple[Literal["placebo", "absent"], ...] = ("placebo",)  # beside each attack, and as long as it takes

@@ -54,7 +54,7 @@ def audit(
         checks=gate.checks(gate.limits_of(subject.limits), launched, served),
         methods=[_method(family, subject) for family in run],
         left_out=[*not_admitted, *shown.left_out],
-        warned=shown.warned,
+        warned=_cut_off(subject) | shown.warned,
         reproduce={
             "command": command,
             "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
@@ -66,6 +66,12 @@ def audit(
         recorded=subject.recorded is not None,
         launched=label(subject.defence),
     )
+
+
+def _cut_off(subject: Subject) -> dict[str, str]:
+    """What is missing in a recording."""
+    missing = Recording(subject).incomplete if subject.recorded else ""
+    return {"the recording": missing} if missing else {}
 
 
 def _method(family: Family, subject: Subject) -> Method:

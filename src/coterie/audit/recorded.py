@@ -32,7 +32,7 @@ from coterie.measure.preferences import Preferences
 from coterie.measure.witness import Witness
 from coterie.protocols.base import AnyTrainer, Trainer
 from coterie.wire import recording
-from coterie.wire.messages import Down, Message, Up
+from coterie.wire.messages import TRAIN, Down, Message, Up
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
 
@@ -156,6 +156,19 @@ class Recording:
     def clients(self) -> int:
         """How many are in it: whoever takes part is told so."""
         return len({client for message in self._messages() for client in message.clients.tolist()})
+
+    @cached_property
+    def incomplete(self) -> str:
+        """Which rounds of training are configured and not there: cut off, or lost on the way; empty: none."""
+        asked = range(int(getattr(self.subject.launched, "rounds", 0)))
+        there = {message.round for message in self._messages() if message.kind == TRAIN}
+        missing = [round for round in asked if round not in there]
+        if not there or not missing:
+            return ""
+        return (
+            f"{len(missing)} of {len(asked)} rounds of training are not in it ({missing[0]} to {missing[-1]}): attacks "
+            "saw less than an adversary that was there all the time"
+        )
 
     def _messages(self) -> Iterator[Message]:
         return (recording.load(path) for path in sorted(self.folder.glob("*.npz")))

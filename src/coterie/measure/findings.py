@@ -90,9 +90,11 @@ class Finding:
 
     @property
     def decision(self) -> Decision:
-        return decide(
-            self.interval, self.chance, self.perfect, self.units, self.seeds, self.beyond, repeated=self.repeated
+        told, silent = (
+            (self.units, self.seeds, self.beyond),
+            bool(self.runs) and not any(run.worth for run in self.runs),
         )
+        return decide(self.interval, self.chance, self.perfect, *told, repeated=self.repeated, silent=silent)
 
     @property
     def beyond(self) -> Interval | None:

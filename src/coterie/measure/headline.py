@@ -99,7 +99,7 @@ def _gained(result: AuditResult, brief: bool) -> list[str]:
         return []
     bare = [one for one in result.findings if not one.control and not one.stress and one.defence == UNDEFENDED]
     leaking = _those(together(bare), Verdict.LEAKS)
-    return [f"Without it, it leaks to {_kinds(leaking)} ({_listed(leaking, brief)})."] if leaking else []
+    return [f"Without a defence it leaks to {_kinds(leaking)} ({_listed(leaking, brief)})."] if leaking else []
 
 
 def _stressed(result: AuditResult, brief: bool) -> list[str]:

@@ -31,14 +31,15 @@ RATE_NAMES = frozenset(rate_name(rate) for rate in RATES)
 def findings(guess: Suspicions, truth: YesNo, attack: str, knew: str) -> list[Finding]:
     """The area under the curve, over pairs from one stratum, and the true positive rates at ``RATES`` over all.
 
-    A rate that there are too few non-members for (one of them is more than it) is not scored.
+    A rate that there are too few non-members for (one of them is more than it) is not scored, nor any of an attack
+    that says the same of all.
     """
     area = replace(judge(guess, truth, attack, knew), unit="records", operating=None)
     scores, answers = arrays(guess, truth)
     yes, no = int(answers.sum()), int((~answers).sum())
     found = [area]
     for rate in RATES:
-        if yes and no and no * rate >= 1:
+        if yes and no and no * rate >= 1 and area.runs[0].worth:
             curve = Curve.of(scores, answers)
             sample = Sample.detected(curve.at(rate), curve.at(rate / 2), rate, yes, no)
             found.append(Finding.of(attack, rate_name(rate), sample, rate, "records", knew))

@@ -7,7 +7,7 @@ scores that nobody compares, and draw another area; so curves are averaged verti
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -105,8 +105,10 @@ def _share_from(values: Floats, thresholds: Floats) -> Floats:
 def stratified(scores: Floats, answers: NDArray[np.bool_], groups: Sequence[Hashable]) -> tuple[Sample, Curve | None]:
     """The mean AUC of the groups, weighted by their pairs of yes and no, and the curve with this very area.
 
-    Without a group that has both there is nothing to tell apart: NaN, and no curve.
+    Without a group that has both there is nothing to tell apart: NaN, and no curve. Who says the same of all in every
+    group has said nothing: such a score is worth no trial, and bounds nothing.
     """
+    require(bool(np.isfinite(scores).all()), "scores", "NaN or infinite", "rank nobody; give every question a number")
     curves, pairs = [], []
     for group in dict.fromkeys(groups):
         here = np.array([other == group for other in groups])
@@ -119,4 +121,6 @@ def stratified(scores: Floats, answers: NDArray[np.bool_], groups: Sequence[Hash
     weights = [float(yes * no) for yes, no in pairs]
     curve = curves[0] if len(curves) == 1 else Curve.average(curves, weights)
     area = sum(weight * one.area for weight, one in zip(weights, curves, strict=True)) / sum(weights)
-    return Sample.area(min(max(area, 0.0), 1.0), pairs), curve.thinned()
+    run = Sample.area(min(max(area, 0.0), 1.0), pairs)
+    said_nothing = all(len(one.false) == 2 for one in curves)
+    return replace(run, worth=0.0) if said_nothing else run, curve.thinned()

@@ -39,6 +39,8 @@ class Decision:
     more_seeds: float = math.nan
     fooled: bool = False  # undecided: it is above chance, and not known to be above its control
     repeated: bool = False  # undecided: all seeds have the same units, so that more seeds tell nothing new
+    trivial: bool = False  # undecided: guessing scores a complete leak
+    silent: bool = False  # undecided: it said the same of all
     turned: bool = False  # undecided: it answers yes or no, and is wrong more often than a guess
 
     def in_words(self, unit: str) -> str:
@@ -53,6 +55,10 @@ class Decision:
         """What would decide, of what is undecided."""
         if self.fooled:
             return "it is not known to find more than its control does, where there is nothing to find"
+        if self.trivial:
+            return "there is nothing to tell apart here: guessing scores as much as a complete leak"
+        if self.silent:
+            return "it says the same of all, which is no answer"
         if self.turned:
             return "it errs more often than a guess does, and turned round it may tell"
         if math.isnan(self.more_units):
@@ -73,15 +79,20 @@ def decide(
     seeds: int,
     beyond: Interval | None = None,
     repeated: bool = False,
+    silent: bool = False,
 ) -> Decision:
     """*Leaks* if the interval lies above chance, *bounded* if it lies under the stated size, else *undecided*.
 
     Who answers yes or no can be turned round, so that such a score is bounded from below, too.
     ``beyond``: how far it lies above its control, where there is one; a leak is known to lie above that, too.
-    ``repeated``: every seed has the same units.
+    ``repeated``: every seed has the same units. ``silent``: the attack said the same of all.
     """
     if math.isnan(interval.estimate):
         return Decision(Verdict.NOT_SCORED)
+    if not perfect > chance:
+        return Decision(Verdict.UNDECIDED, trivial=True)
+    if silent:
+        return Decision(Verdict.UNDECIDED, silent=True)
     if not interval.is_known:
         return Decision(Verdict.UNDECIDED)
     if interval.low > chance:
