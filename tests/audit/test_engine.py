@@ -159,6 +159,13 @@ def test_a_defence_that_cannot_be_launched_stops_the_audit_before_it_begins(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_attacks_that_were_set_otherwise_are_named(tmp_path: Path) -> None:
+    """A report of attacks that hardly tried must not look like one of attacks that did."""
+    assert "attacks set otherwise" not in run(tmp_path).subject
+    weak = run(tmp_path, audit={"canaries": {"count": 10}, "gradient_inversion": {"iterations": 1}}).subject
+    assert weak["attacks set otherwise"] == "gradient inversion (iterations 1), canaries (count 10)"
+
+
 def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
     run(tmp_path)
     kept = set(tmp_path.rglob("*.json"))

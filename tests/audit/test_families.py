@@ -178,7 +178,8 @@ def test_newcomers_obtain_more_models_than_honest_ones() -> None:
 
 def test_property_inference_attacks_the_configured_federation_where_it_has_a_victim() -> None:
     """Then it is no stress test, and the attacks that are asked for are run, each beside its controls and both ways."""
-    asked: dict[str, Any] = {"property_inference": {"attacks": ["passive", "scaled"], "controls": ["absent"]}}
+    wanted = {"attacks": ["passive", "scaled"], "controls": ["absent"], "victims": 2}
+    asked: dict[str, Any] = {"property_inference": wanted}
     configured = subject(
         data={"kind": "faces", "count": 400, "label": "male", "rows": 12, "columns": 12},
         partition={"kind": "property", "clients": 3, "tag": "hat", "every": 2, "warmup": 2},
@@ -195,6 +196,7 @@ def test_property_inference_attacks_the_configured_federation_where_it_has_a_vic
         for of in ("", " of what is absent")
         for way in ("", " by magnitudes")
     ]
+    assert {(one.units, one.unit) for one in found} == {(2, "victims")}
     stressed = subject(audit={"property": {"tag": "hat"}, **asked})
     assert "clients with shares of all data" in family.differs(stressed)
 

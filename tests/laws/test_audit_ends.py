@@ -72,7 +72,7 @@ AUDIT: dict[str, Any] = {
     "seeds": 1,
     "property": {"tag": "hat"},
     "compare": [{"kind": kind, **options} for kind, options in DEFENCES.items()],
-    "property_inference": {"warmup": 1, "scored": 4},
+    "property_inference": {"warmup": 1, "scored": 4, "victims": 1},
     "property_of_clients": {"looks": 1, "imagined": 8},
     "model_acquisition": {"join": 2},
     "preference_profiling": {"retrain": 1},

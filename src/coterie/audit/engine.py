@@ -6,8 +6,10 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from coterie.audit import curves, gate, work
-from coterie.audit.case import Subject, check_limits, label
+from coterie.audit.case import AuditOptions, Subject, check_limits, label
 from coterie.audit.family import Family, built_in
 from coterie.audit.plugins import all_families, find
 from coterie.audit.recorded import Recording
@@ -54,7 +56,7 @@ def audit(
         checks=gate.checks(gate.limits_of(subject.limits), launched, served),
         methods=[_method(family, subject) for family in run],
         left_out=[*not_admitted, *shown.left_out],
-        warned=_cut_off(subject) | shown.warned,
+        warned={**_cut_off(subject), **shown.warned},
         reproduce={
             "command": command,
             "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
@@ -134,6 +136,7 @@ def _words(subject: Subject) -> dict[str, str]:
             "model": label(subject.model),
             "trainer": label(subject.trainers[0]),
             "defence": label(subject.defence),
+            **_other_settings(subject),
         }
     return {
         "data": label(subject.data),
@@ -141,4 +144,16 @@ def _words(subject: Subject) -> dict[str, str]:
         "model": label(subject.model),
         "trainer": ", ".join(label(choice) for choice in subject.trainers),
         "defence": label(subject.defence),
+        **_other_settings(subject),
     }
+
+
+def _other_settings(subject: Subject) -> dict[str, str]:
+    """Where attacks try harder or less hard than by default: who reads a verdict must know."""
+    usual, told = AuditOptions(), []
+    for name in AuditOptions.model_fields:
+        own, default = getattr(subject.audit, name), getattr(usual, name)
+        if isinstance(default, BaseModel) and own != default:
+            changed = [f"{key} {value}" for key, value in own if value != getattr(default, key)]
+            told.append(f"{name.replace('_', ' ')} ({', '.join(changed)})")
+    return {"attacks set otherwise": ", ".join(told)} if told else {}
