@@ -20,7 +20,7 @@ from coterie.attacks.distance_geometry import (
     shapes,
     steps_of,
 )
-from coterie.attacks.registration import few_known, spanned
+from coterie.attacks.registration import _peeled, few_known, spanned
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
@@ -34,6 +34,7 @@ from coterie.flow.stack import Stack
 from coterie.measure.columns import TrueColumns, correlations
 from coterie.measure.judge import judge
 from coterie.protocols.clusterings.vertical_kmeans import Start, VerticalKMeans
+from coterie.recipes.vertical_kmeans.runs import told_apart
 from coterie.rng import Rng
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel, View
@@ -277,3 +278,40 @@ def test_a_public_grid_tells_columns_apart_that_one_known_record_mixes() -> None
     turn = torch.linalg.qr(torch.randn(9, 9, generator=draws, dtype=torch.float64))[0]
     found = few_known((x - x.mean(0)) @ turn, rows, x[rows], (0.0, 1.0), torch.full((9,), 1 / 16))
     assert float((found - x).abs().max()) < 1e-6
+
+
+def test_columns_that_are_found_help_to_find_the_others() -> None:
+    """A search has ended with two columns mixed, of which a known record tells once the others are out of the way."""
+    draws = torch.Generator().manual_seed(5)
+    x = torch.randint(17, (300, 6), generator=draws).double() / 16
+    x[:, 4:] *= (torch.rand(300, 2, generator=draws) < 0.1).double()
+    rows = torch.arange(4)  # fewer than columns: by themselves they leave three directions open
+    x[rows, 4:] = 0.0
+    x[0, 4] = 5 / 16
+    found = x.clone()
+    found[:, 4:] = x[:, 4:] @ torch.tensor([[0.8, 0.6], [-0.6, 0.8]], dtype=torch.float64)
+    turn = torch.linalg.qr(torch.randn(6, 6, generator=draws, dtype=torch.float64))[0]
+    points = (x - x[rows].mean(0)) @ turn
+    peeled = _peeled(found, points, rows, x[rows], (0.0, 1.0), torch.full((6,), 1 / 16))
+    assert float((found - x).abs().max()) > 0.1
+    assert float((peeled - x).abs().max()) < 1e-6
+
+
+def test_twins_among_known_records_could_change_places_and_the_server_would_see_the_same() -> None:
+    """So nobody decides which is which, and ``told_apart`` leaves both out."""
+    draws = torch.Generator().manual_seed(6)
+    x = torch.rand(80, 5, generator=draws)
+    rows = torch.arange(10)
+    x[rows, 3] = x[rows, 4]
+    swapped = x[:, [0, 1, 2, 4, 3]]
+    assert torch.equal(x[rows], swapped[rows])
+    assert not torch.equal(x, swapped)
+    assert told_apart(x[rows]).tolist() == [True, True, True, False, False]
+    given = []
+    for table in (x, swapped):
+        examples = Examples(table, torch.zeros(80, dtype=torch.int64), 1, "twins")
+        parties = Vertical(columns=((0, 1, 3), (2, 4))).split(examples, Rng.seeded(0))
+        tape = Tape([CURIOUS_SERVER])
+        view = play(VerticalKMeans(3, 6), parties, None, tape=tape).ring.view(CURIOUS_SERVER)
+        given.append(torch.cat([step.squared for step in steps_of(view)], 1))
+    assert torch.allclose(given[0], given[1], atol=1e-5)

@@ -23,6 +23,7 @@ EXACT = 1e-6  # of the largest singular value of known columns: below that they 
 STARTS, TURNS_A_START, FEW = 8, 300, 600  # of the search for the rest of a rotation; FEW: records looked at
 POLISH = 50
 GRID_STARTS = 24  # where values are also on a grid, which has more places to get stuck in
+SURE = 0.1  # of a step of the grid: a column whose every value is so near to it has been found
 FEW_UNDECIDED = 4  # directions: with more of them one turn that keeps to the bounds is enough, and takes its time
 SETTLED = 1e-4  # of the rest's squares: with less of them outside the bounds, the search is over
 LEVELS = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
@@ -55,7 +56,35 @@ def few_known(
     rest, free = (points - middle) @ turn[:, known:], right[known:]
     if bounds is None or not rest.shape[1]:
         return decided
-    return _within(decided, rest, free, bounds) if grid is None else _on_grid(decided, rest, free, bounds, grid)
+    if grid is None:
+        return _within(decided, rest, free, bounds)
+    found = _on_grid(decided, rest, free, bounds, grid)
+    return _peeled(found, points - middle, rows, columns, bounds, grid)
+
+
+def _peeled(
+    found: Tensor, points: Tensor, rows: Tensor, columns: Tensor, bounds: tuple[float, float], grid: Tensor
+) -> Tensor:
+    """Columns that lie on the grid throughout are taken for found, and the others looked for in what these leave.
+
+    There known records decide more: in one of them a single pixel may be all that is left.
+    """
+    there = _snapped(found, bounds, grid)
+    sure = ((found - there).abs() < SURE * grid).all(0)
+    if sure.all() or not sure.any():
+        return found
+    turn = torch.linalg.lstsq(points, there[:, sure] - columns[:, sure].mean(0), driver="gelsd").solution
+    left, sizes, _ = torch.linalg.svd(turn, full_matrices=True)
+    rest = points @ left[:, int((sizes > 0.5).sum()) :]  # columns are turned, not stretched: 1, or 0 where none varies
+    if not rest.shape[1]:
+        return found
+    found = there.clone()
+    found[:, ~sure] = few_known(rest, rows, columns[:, ~sure], bounds, grid[~sure])
+    return found
+
+
+def _snapped(values: Tensor, bounds: tuple[float, float], grid: Tensor) -> Tensor:
+    return (values / grid).round().mul(grid).clamp(*bounds)
 
 
 def _on_grid(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, float], grid: Tensor) -> Tensor:
@@ -68,9 +97,9 @@ def _on_grid(decided: Tensor, rest: Tensor, free: Tensor, bounds: tuple[float, f
         turn = _polished(_reflected(turn, known, mine, free, bounds), known, mine, free, bounds)
         for _ in range(2 * POLISH):
             place = decided + rest @ turn @ free
-            turn = _isometry(rest.T @ ((place / grid).round().mul(grid).clamp(*bounds) - decided) @ free.T)
+            turn = _isometry(rest.T @ (_snapped(place, bounds, grid) - decided) @ free.T)
         found = decided + rest @ turn @ free
-        off = float((found - (found / grid).round().mul(grid).clamp(*bounds)).square().sum())
+        off = float((found - _snapped(found, bounds, grid)).square().sum())
         if off < least:
             best, least = found, off
         if least <= enough:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -114,7 +115,7 @@ def _pack(value: object, blobs: list[bytes | memoryview]) -> Node:
         return [_pack(item, blobs) for item in value]
     if isinstance(value, tuple):
         return {"u": [_pack(item, blobs) for item in value]}
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {"d": [[_pack(key, blobs), _pack(item, blobs)] for key, item in value.items()]}
     return _pack_object(value, blobs)
 

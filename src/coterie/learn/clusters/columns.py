@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -40,7 +40,8 @@ def squared_differences(x: Tensor, centres: Tensor, out: Tensor) -> None:
     for start in range(0, len(x), size):
         rows = slice(start, start + size)
         np.matmul(extended[rows], factors, out=plain[rows])
-        out[rows].clamp_min_(0)
+        if plain[rows].min() < 0:  # by rounding, which is rare: to look is faster than to write
+            out[rows].clamp_min_(0)
 
 
 _known: dict[int, tuple[weakref.ref[Tensor], int, tuple[Tensor, Floats]]] = {}
@@ -164,21 +165,38 @@ def means_by_label(x: Tensor, labels: Tensor, centres: Tensor) -> Tensor:
 
 
 def least_of_each(rows: Tensor) -> Tensor:
-    """(rows,): the place of each row's least number, the first of equal ones; none may be NaN.
+    """(rows,): the place of each row's least number, the first of equal ones; none may be NaN."""
+    return least_of_blocks(rows.__getitem__, *rows.shape)
+
+
+def least_of_blocks(block: Callable[[slice], Tensor], records: int, width: int) -> Tensor:
+    """The same of rows that are had some at a time, so that all of them are never there at once.
 
     Column by column, how many come before the first that is the least: a search row by row takes twice as long, for
     nobody can foretell its branches.
     """
-    plain, found = rows.numpy(), np.empty(len(rows), dtype=np.uint8 if rows.shape[1] <= 256 else np.int32)
+    found = np.empty(records, dtype=np.uint8 if width <= 256 else np.int32)
+    kind = block(slice(0, 1)).numpy().dtype
 
-    def look(span: slice) -> None:
-        across, places = np.ascontiguousarray(plain[span].T), found[span]
-        above = across != across.min(0)
-        before = above[0]
-        places[:] = before
-        for later in above[1:-1]:
-            np.logical_and(before, later, out=before)
-            np.add(places, before.view(np.uint8), out=places)
+    def look(part: range) -> None:
+        across, above = np.empty((width, ROWS), kind), np.empty((width, ROWS), np.bool_)  # used again, in the cache
+        for at in part:
+            span = slice(at, min(at + ROWS, records))
+            _first_least(block(span).numpy(), across, above, found[span])
 
-    each_in_one_thread(look, [slice(at, at + ROWS) for at in range(0, len(rows), ROWS)])
+    starts = range(0, records, ROWS)
+    parts = 2 * torch.get_num_threads()
+    each_in_one_thread(look, [starts[place::parts] for place in range(parts)])
     return torch.from_numpy(found).long()
+
+
+def _first_least(rows: Floats, across: Floats, above: NDArray[np.bool_], places: NDArray[Any]) -> None:
+    """Into ``places``; ``across`` and ``above`` (numbers, rows or more) are room to work in."""
+    across, above = across[:, : len(rows)], above[:, : len(rows)]
+    across[...] = rows.T
+    np.not_equal(across, across.min(0), out=above)
+    before = above[0]
+    places[:] = before
+    for later in above[1:-1]:
+        np.logical_and(before, later, out=before)
+        np.add(places, before.view(np.uint8), out=places)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -14,11 +15,11 @@ from coterie.data.federation import VerticalFederation
 from coterie.data.lazy import AnyFederation
 from coterie.errors import InvalidInput, require
 from coterie.flow.admission import Expected
-from coterie.flow.ask import Ask, Replies
+from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Protocol, Running, Server
-from coterie.learn.clusters.columns import Labelled, absolute_differences, least_of_each, squared_differences
+from coterie.learn.clusters.columns import Labelled, absolute_differences, least_of_blocks, squared_differences
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.learn.threads import each_in_one_thread
@@ -63,7 +64,7 @@ class Assignments:
     still: bool = False  # whether the last step changed no label
 
 
-Steps = Generator[Ask[Assignments], Replies, Tensor]
+Steps = Generator[Ask[Assignments], Replies, Sums]
 
 
 @dataclass(frozen=True)
@@ -120,11 +121,12 @@ class VerticalKMeans(Protocol[Assignments]):
 
     def run(self, state: Assignments, server: Server) -> Running[Assignments]:
         while state.round < self.seedings:
-            distances = yield from self._totals(SEED, {RECORDS: state.chosen[-1:]}, state, server)
-            state = _farther(state, distances[:, 0], server.rng.child("start", state.round + 1))
+            sums = yield from self._totals(SEED, {RECORDS: state.chosen[-1:]}, state, server)
+            state = _farther(state, sums.values[TOTALS][0, :, 0], server.rng.child("start", state.round + 1))
         while state.round < self.seedings + self.steps and not state.still:
-            distances = yield from self._totals(DISTANCES, self._known(state), state, server)
-            labels = least_of_each(distances)
+            sums = yield from self._totals(DISTANCES, self._known(state), state, server)
+            labels = least_of_blocks(partial(sums.rows, TOTALS), len(state.labels), self.clusters)
+            del sums  # with all messages
             state = replace(state, round=state.round + 1, labels=labels, still=torch.equal(labels, state.labels))
         for _ in (yield Ask(RESULT, state.round, server.clients.present(0), self.result(state), state)):
             pass
@@ -140,7 +142,7 @@ class VerticalKMeans(Protocol[Assignments]):
         return {LABELS: labels, OF: torch.tensor(state.round - 1), AMONG: torch.tensor(self.clusters)}
 
     def _totals(self, kind: Kind, told: Mapping[str, Tensor], state: Assignments, server: Server) -> Steps:
-        """(records, centres): the distances summed over all parties."""
+        """(1, records, centres): the distances summed over all parties, or to be summed."""
         parties = server.clients.present(0)
         published = Published({name: leaf.unsqueeze(0) for name, leaf in told.items()})
         sums = yield from server.collect(Ask(kind, state.round, parties, published, state))
@@ -152,7 +154,7 @@ class VerticalKMeans(Protocol[Assignments]):
             f"leave nothing to add up: all {len(parties)} parties must answer, for distances without a party's columns "
             "are another clustering; go on from the saved state when it is back",
         )
-        return sums.values[TOTALS][0]
+        return sums
 
     def expects(self, ask: Ask[Assignments], server: Server) -> Expected:
         if ask.kind == RESULT:
