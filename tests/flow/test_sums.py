@@ -8,9 +8,10 @@ from tests.references.client_loop import weighted_sums
 from tests.wire.test_messages import Boxes
 
 from coterie.errors import InvalidInput
-from coterie.flow.ask import Ask, Replies, Sums
+from coterie.flow.ask import SPAN, Ask, Replies, Sums, Tables
 from coterie.flow.guard import ServerGuard
 from coterie.flow.turn import Roots, Turn
+from coterie.wire.codec import decode, encode
 from coterie.wire.messages import TRAIN, Contributions, Published
 
 TURN = Turn(0, Roots.seeded(0))
@@ -135,3 +136,19 @@ def test_collecting_asks_once_and_adds_up() -> None:
     for name, leaf in expected.values.items():
         assert torch.equal(sums.values[name], leaf)
     assert sums.counts.tolist() == expected.counts.tolist()
+
+
+def test_rows_of_a_large_table_are_those_of_its_whole_sum() -> None:
+    """The whole is added up only when it is asked for, or when another group comes."""
+    draws = torch.Generator().manual_seed(3)
+    table = torch.randn(3, 1, SPAN + 5, 4, generator=draws)
+    part = Contributions(torch.arange(3), {"w": table}, torch.rand(3, generator=draws), torch.ones(3, 1))
+    sums = Sums.over([part])
+    assert isinstance(sums.values, Tables)
+    expected = weighted_sums(table, part.weights, part.membership)
+    for span in (slice(0, 10), slice(SPAN, SPAN + 100)):
+        torch.testing.assert_close(sums.rows("w", span).double(), expected[0, span], rtol=1e-5, atol=1e-5)
+        assert torch.equal(sums.rows("w", span).double(), sums.values["w"][0, span])
+    twice = Sums.over([part, part])
+    assert torch.equal(twice.values["w"], 2 * sums.values["w"])
+    assert torch.equal(decode(encode(sums)).values["w"], sums.values["w"])

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def peers(options: Options, work: Work | None = None) -> Iterator[Ratio]:
             how = f"not run: pip install {peer.needs} in an environment of its own, then {peer.option} its python"
             yield Ratio(name, before.round, "s", setup=how)
             continue
-        theirs = min(_their_seconds(peer, python, work))
+        theirs = min(their_seconds(peer, python, work))
         ours = before.best(_ours(work, options))  # before and after: neither side alone has a quiet machine
         setup = f"{peer.setup}; ours in one process, {threads()}"
         limit = theirs / ours.products
@@ -98,14 +98,14 @@ def _ours(work: Work, options: Options) -> _Ours:
     return _Ours(timings["ours"].best, timings["products"].best)
 
 
-def _their_seconds(peer: Peer, python: Path, work: Work) -> list[float]:
-    """Seconds of each round; it gets an empty home, and sends nobody anything."""
+def their_seconds(peer: Peer, python: Path, work: Work | Mapping[str, object], code: Path | None = None) -> list[float]:
+    """Seconds of each round; it gets an empty home, and sends nobody anything. ``code``: where it is, if no package."""
     with tempfile.TemporaryDirectory(prefix="peer") as home:
         environment = os.environ | {
-            "COTERIE_PEER_WORK": json.dumps(asdict(work)),
+            "COTERIE_PEER_WORK": json.dumps(asdict(work) if isinstance(work, Work) else dict(work)),
             "FLWR_HOME": home,
             "FLWR_TELEMETRY_ENABLED": "0",
-            "PYTHONPATH": str(SCRIPTS),
+            "PYTHONPATH": os.pathsep.join(map(str, [SCRIPTS] if code is None else [SCRIPTS, code.resolve()])),
             "RAY_TMPDIR": home,
             "RAY_USAGE_STATS_ENABLED": "0",
         }

@@ -26,7 +26,9 @@ class Options:
     location30: Path | None = None  # a folder with Location-30
     lira: Path | None = None  # a folder with LiRA's own plot.py
     privacy_meter: Path | None = None  # a folder with Privacy Meter's attacks.py
-    science_python: Path | None = None  # an interpreter that can import what these two need
+    science_python: Path | None = None  # an interpreter that can import what these two need, and the last one
+    spu_python: Path | None = None  # an interpreter that can import spu
+    vertcohirf: Path | None = None  # a folder with the suite of VertCoHiRF
 
     def __post_init__(self) -> None:
         require(self.repeats >= 1, "repeats", self.repeats, "must be at least 1")
@@ -60,6 +62,9 @@ BENCHMARKS: Mapping[str, Benchmark] = {
     "masks": Benchmark("secure sums' set-up for a thousand clients", "coterie.bench.masks:set_up"),
     "kmeans": Benchmark("FedDP-KMeans: a loop, the public code, ten million points", "coterie.bench.kmeans:kmeans"),
     "vertical": Benchmark("vertical k-means, a step beside scikit-learn's", "coterie.bench.vertical:vertical"),
+    "vertical_peers": Benchmark(
+        "vertical clustering beside SPU and Li, Wang and Li's code, if given", "coterie.bench.vertical_peers:peers"
+    ),
     "duel": Benchmark("a generator against a discriminator, beside a bare loop", "coterie.bench.duel:duel"),
     "noise": Benchmark("discrete noise and exact sums beside floats", "coterie.bench.noise:noise"),
     "shadows": Benchmark("shadow federations together and one by one", "coterie.bench.shadows:both"),

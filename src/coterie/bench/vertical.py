@@ -81,7 +81,7 @@ def encrypted(records: int = 20_000, clusters: int = CLUSTERS, parties: int = PA
     federation = Vertical(parties).split(
         Examples(x, torch.zeros(records, dtype=torch.int64), 1, "uniform"), Rng.seeded(0)
     )
-    masked = _a_step(partial(_ours, federation, clusters, SecureSums()), 1)
+    masked = a_step(partial(our_steps, federation, clusters, SecureSums()), 1)
     each = len(encode(batch)) / parties
     text = (
         f"beside masked sums; a party sends {each / records:.0f} bytes a record and step, at a million "
@@ -118,7 +118,7 @@ def steps(
         Examples(x, torch.zeros(records, dtype=torch.int64), 1, "uniform"), Rng.seeded(options.seed)
     )
     chosen = x[torch.randperm(records, generator=draws)[:clusters]].numpy()
-    theirs = _a_step(partial(_scikit, x.numpy(), chosen), options.repeats)
+    theirs = a_step(partial(_scikit, x.numpy(), chosen), options.repeats)
     shape = f"{records:,} records of {columns} columns, {parties} parties, k = {clusters}"
     setup = f"scikit-learn's KMeans (lloyd) on the joined table, a step as the difference of {MANY} and {FEW}"
     plans = (
@@ -127,13 +127,13 @@ def steps(
         ("masked sums, words of 8 bytes", SecureSums(), None),
     )
     for name, defence, bound in plans:
-        ours = _a_step(partial(_ours, federation, clusters, defence), options.repeats)
+        ours = a_step(partial(our_steps, federation, clusters, defence), options.repeats)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         text = f"{setup}; peak of the process so far {peak:.1f} GiB"
         yield Ratio(f"vertical k-means, a step {name}: {shape}", ours, "s of processor", theirs, bound, setup=text)
 
 
-def _a_step(run: Callable[[int], object], repeats: int) -> float:
+def a_step(run: Callable[[int], object], repeats: int) -> float:
     """The median of several differences, in processor time, which other processes change little."""
     run(FEW)  # caches and threads then exist
     found = []
@@ -147,7 +147,7 @@ def _a_step(run: Callable[[int], object], repeats: int) -> float:
     return max(median(found), 1e-9)
 
 
-def _ours(federation: VerticalFederation, clusters: int, defence: Defence, steps: int) -> object:
+def our_steps(federation: VerticalFederation, clusters: int, defence: Defence, steps: int) -> object:
     protocol = VerticalKMeans(clusters, steps, start_on=Start.RECORDS)
     with Ring(protocol, federation, None, defence, Roots.seeded(0), processes=0) as ring:
         return ring.run()

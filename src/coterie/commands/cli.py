@@ -252,7 +252,11 @@ def bench(
     location30: Annotated[Path | None, typer.Option(help="A folder with Location-30, for members.")] = None,
     lira: Annotated[Path | None, typer.Option(help="A folder with LiRA's plot.py, for members.")] = None,
     privacy_meter: Annotated[Path | None, typer.Option(help="A folder with its attacks.py, for members.")] = None,
-    science_python: Annotated[Path | None, typer.Option(help="A Python with matplotlib, for members.")] = None,
+    science_python: Annotated[
+        Path | None, typer.Option(help="A Python with matplotlib, for members; with xxhash, for vertical_peers.")
+    ] = None,
+    spu_python: Annotated[Path | None, typer.Option(help="A Python with spu, for vertical_peers.")] = None,
+    vertcohirf: Annotated[Path | None, typer.Option(help="VertCoHiRF's public code, for vertical_peers.")] = None,
 ) -> None:
     """Measure speeds, each as a ratio to a baseline measured beside it."""
     from coterie.bench.registry import Options
@@ -270,6 +274,8 @@ def bench(
             lira=lira,
             privacy_meter=privacy_meter,
             science_python=science_python,
+            spu_python=spu_python,
+            vertcohirf=vertcohirf,
         )
         benchmarking.bench(names or [], as_json, options)
 
