@@ -146,8 +146,8 @@ def test_what_commands_a_terminal_is_shown_and_not_sent(here: Path, capfd: pytes
     [
         ("seed = " + "9" * 5000, "is not valid TOML"),
         ("trainer = 3", "trainer"),
-        ('[model]\nkind = "fcnn"\nhidden = true', "hidden=True is wrong: it must be a number"),
-        ('[model]\nkind = "fcnn"\nhidden = 1000000000000000', "not memory enough"),
+        ('[model]\nkind = "fcnn"\nhidden = true', "hidden=True must be a number"),
+        ('[model]\nkind = "fcnn"\nhidden = 1000000000000000', "must be at most 268435456"),
     ],
 )
 def test_configurations(text: str, words: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -215,3 +215,80 @@ def test_policies(words: str, parties: Path, here: Path, capfd: pytest.CaptureFi
     shutil.copytree(parties, here, dirs_exist_ok=True)
     (here / "client.toml").write_text(CLIENT.split("[policy]")[0].replace("[data]", f"{words}\n[data]"))
     assert "[policy]" in refused(capfd, "deploy", "client", "client.toml")
+
+
+RUN = """name = "r"
+[model]
+kind = "dense"
+sizes = [1, 2]
+[trainer]
+kind = "fedavg"
+rounds = 1
+[deploy]
+shape = [1]
+classes = 2
+wait = 0
+"""
+PLANS = {
+    'kind = "fedavg"': 'kind = "fedavgg"',
+    "rounds = 1": "rounds = 1e400",
+    "sizes = [1, 2]": "sizes = [1, 1000000000000]",
+    'kind = "dense"\nsizes = [1, 2]': 'kind = "os:system"',
+    "[trainer]": "[defence]\nkind = 'mingling'\ncipher = 'mock'\n[trainer]",
+    "[model]": "[defence]\nkind = 'dpsgd'\nclip = true\n[model]",
+    "shape = [1]": "shape = [100000, 100000, 100000]",
+    "classes = 2": "classes = 1000000000000",
+    "wait = 0": "wait = 1e300",
+    "[deploy]": "[deploy]\ntypo = 1",
+    'name = "r"': 'name = "../../r"',
+}
+
+
+@pytest.mark.parametrize("place", PLANS)
+def test_a_wrong_plan_is_told_before_anybody_is_waited_for(
+    place: str, parties: Path, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(parties, here, dirs_exist_ok=True)
+    shutil.copy(here / "cards/b.json", here / "server/clients")
+    (here / "run.toml").write_text(RUN.replace(place, PLANS[place]))
+    assert "link" not in refused(capfd, "deploy", "run", "run.toml")
+    assert not (here / "runs").exists()
+
+
+def test_a_right_plan_waits_for_the_link(parties: Path, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(parties, here, dirs_exist_ok=True)
+    shutil.copy(here / "cards/b.json", here / "server/clients")
+    (here / "run.toml").write_text(RUN)
+    with pytest.raises(SystemExit):
+        main(["deploy", "run", "run.toml"])
+    said = capfd.readouterr()
+    assert "waiting for clients, 0 s at most" in said.out
+    assert "`coterie deploy server` runs it" in said.err
+
+
+OWNERS = {
+    'trainers = ["fedavg"]': "trainers = 3",
+    "[policy]": "[policy]\nleast_cohort = true",
+    "[policy]\n": "[policy]\nepsilon = nan\n",
+    '[policy]\ntrainers = ["fedavg"]': "[policy]",
+    'keys = "keys"': 'keys = "d.csv"',
+    'kind = "table"': 'kind = "tabel"',
+    'path = "d.csv"': "path = 3",
+    'label = "label"': 'label = "\\u001b[2J"',
+    'home = "home"': "",
+    'cards = "cards"': "cards = true",
+}
+
+
+@pytest.mark.parametrize("place", OWNERS)
+def test_an_owners_file(place: str, parties: Path, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(parties, here, dirs_exist_ok=True)
+    (here / "client.toml").write_text(CLIENT.replace(place, OWNERS[place]))
+    refused(capfd, "deploy", "client", "client.toml")
+
+
+@pytest.mark.parametrize("length", [10, 200_000])
+def test_an_error_is_as_long_as_a_terminal(length: int, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "c.toml").write_text(f'[trainer]\nkind = "fedavg"\nweighting = "{"y" * length}"\n[data]\nkind="digits"')
+    told = refused(capfd, "train", "c.toml", "--set", "partition.kind=iid", "--set", "partition.clients=4")
+    assert told.endswith("must be 'samples' or 'equal'\n")

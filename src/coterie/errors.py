@@ -48,6 +48,12 @@ def require(condition: bool, thing: str, value: object, remedy: str) -> None:
         raise InvalidInput(f"{thing}={value!r} {remedy}")
 
 
+def require_count(thing: str, value: int, least: int, most: int) -> None:
+    """A whole number from ``least`` to ``most``: what is beyond would take all time or memory, and nobody means it."""
+    require(value >= least, thing, value, f"must be at least {least}")
+    require(value <= most, thing, value, f"must be at most {most}")
+
+
 def nearest(name: object, known: Iterable[object]) -> str:
     """The remedy for an unknown name: the nearest known one, and the list."""
     names = sorted(str(one) for one in known)

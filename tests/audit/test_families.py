@@ -217,9 +217,7 @@ def test_noise_on_sums_has_no_place_in_training_and_the_other_way_round() -> Non
 
 def test_noise_added_by_nobody_known_is_an_error() -> None:
     wrong = Choice.model_validate({"kind": "noisy_sums", "added_by": "sever"})
-    with pytest.raises(
-        InvalidInput, match=r"added_by='sever' is wrong: Input should be 'server', 'shared' or 'client'"
-    ):
+    with pytest.raises(InvalidInput, match=r"added_by='sever' must be 'server', 'shared' or 'client'"):
         clustered().why_not(wrong, clustered().launched)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from coterie.audit.case import parse
 from coterie.commands.auditing import Changes
-from coterie.commands.progress import following
+from coterie.commands.progress import following, in_words
 from coterie.errors import InvalidInput
 
 
@@ -44,3 +44,8 @@ def test_a_command_line_changes_seeds_and_families() -> None:
     assert Changes(2, ("poisoning",)).words == ["--seeds", "2", "--families", "poisoning"]
     with pytest.raises(InvalidInput, match="family 'poison' is unknown; did you mean 'poisoning'"):
         Changes(families=("poison",)).made(subject)
+
+
+def test_a_jobs_file_is_told_in_words() -> None:
+    assert in_words("poisoning/robust__rule_krum_-3c8a07-seed0") == "poisoning: robust rule krum, seed 0"
+    assert in_words("accuracy 0.5") == "accuracy 0.5"

@@ -18,9 +18,9 @@ from coterie.report.terminal import HEAT, LINES, show
 from coterie.report.values import capital
 
 
-def printed(result: AuditResult, width: int = 160, colour: bool = False) -> str:
+def printed(result: AuditResult, width: int = 160, colour: bool = False, terminal: bool = True) -> str:
     out = io.StringIO()
-    show(result, Console(file=out, width=width, force_terminal=colour, color_system="truecolor" if colour else None))
+    show(result, Console(file=out, width=width, force_terminal=terminal, color_system="truecolor" if colour else None))
     return out.getvalue()
 
 
@@ -81,8 +81,11 @@ def test_names_are_neither_markup_nor_codes() -> None:
     assert not re.search("[\x1b\x9b\r]", text)
 
 
-def test_it_fits_eighty_columns() -> None:
+def test_it_fits_eighty_columns_of_a_terminal_and_is_whole_elsewhere() -> None:
     assert max(len(line) for line in printed(sample(), width=80).splitlines()) <= 80
+    whole = printed(sample(), width=80, terminal=False)
+    assert "…" not in whole
+    assert all(f" by {one.adversary}\n" in whole for _, one in judged(sample()))
 
 
 def test_an_empty_audit_and_a_passing_gate() -> None:

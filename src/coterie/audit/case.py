@@ -160,6 +160,8 @@ def _flat(limits: object) -> object:
     flat: dict[str, object] = {}
     for name, value in limits.items():
         flat |= {f"{name}.{key}": one for key, one in value.items()} if isinstance(value, dict) else {name: value}
+    for name, value in flat.items():
+        require(not isinstance(value, bool), f"limit {name}", value, "must be a number")
     return flat
 
 

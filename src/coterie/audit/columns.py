@@ -20,7 +20,7 @@ SENSITIVE = re.compile(
     + _any_of(
         r"sex|gender|rac[ei]|ethnic|religio|marital|married|relationship|nativ|national|country|birth|age|disab|health",
         r"diseas|diagnos|pregnan|orient|politic|party|union|immigr|citizen|language|criminal|smok|hiv|income|salary",
-        r"geschlecht|familienstand|staatsang|herkunft|konfession|behinder|krank|schwanger|alter\b|geburt|einkommen|gehalt",
+        r"geschlecht|familienstand|staatsang|herkunft|konfession|behinder|krank(?!en(kasse|haus|versich))|schwanger|alter\b|geburt|einkommen|gehalt",
         r"genre\b|[eé]tat.civil|sant[eé]\b|maladie|handicap|naissance|[aâ]ge\b|revenu|salaire|enceinte",
         r"g[eé]nero|edad\b|estado.civil|enfermedad|discapac|embaraz|nacimiento|ingresos|salario",
         r"sesso|genere\b|et[aà]\b|stato.civile|malatt|disabil|nascita|reddito|geslacht|leeftijd|ziekte|inkomen",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import warnings
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -311,7 +312,9 @@ def main(arguments: list[str] | None = None) -> Any:
     from coterie.errors import CoterieError
 
     try:
-        return app(arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warned
+            return app(arguments)
     except (CoterieError, OSError) as error:  # the second: a full disk, an unreadable file
         print(f"coterie: {_printable(error)}", file=sys.stderr)
         sys.exit(2)
@@ -326,12 +329,20 @@ def main(arguments: list[str] | None = None) -> Any:
         raise
 
 
-def _printable(error: BaseException) -> str:
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    """As errors are told: nobody needs our line of code."""
+    print(f"coterie: {_printable(message)}", file=sys.stderr)
+
+
+def _printable(error: BaseException | str) -> str:
     """Names of files and columns are other people's: what would command a terminal is shown in its place."""
     text = str(error) or type(error).__name__
+    if len(text) > LONGEST:  # a value may be as long as its file; what is to be done stands at the end
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
     return "".join(letter if letter.isprintable() or letter == "\n" else repr(letter)[1:-1] for letter in text)
 
 
+LONGEST = 1000  # letters of an error
 STOPPED = 130  # what typer makes of Ctrl-C
 
 

@@ -75,9 +75,9 @@ def take_group_key(folder: Path, cards: Path, letter: Path) -> None:
 
 def server(home: Path, host: str) -> None:
     from coterie.deploy.flower import LinkSettings, serve
+    from coterie.deploy.running import enrolled
 
-    keys, cards = ServerKeys.read(home), roster(home / "clients")
-    require(len(cards) > 0, f"cards in {home / 'clients'}", 0, "must be one a client; put theirs there")
+    keys, cards = enrolled(home)
     settings = LinkSettings(host, keys.port, keys.local_port, home / LINK_CERTIFICATE, home / LINK_KEY, keys.secret)
     Journal()("link", fleet=f"{host}:{keys.port}", local=f"127.0.0.1:{keys.local_port}", clients=len(cards))
     serve(settings, [card.node for card in cards])
@@ -100,8 +100,9 @@ def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: 
     from coterie.deploy.running import LOG, begun, described, directed
     from coterie.wire.tape import Tape
 
-    job, folder = begun(path, runs, resume)
+    job, folder = begun(home, path, runs, resume)
     log = Journal(folder.path / LOG, aloud=False)
+    console.print(f"{folder.path}: waiting for clients, {job.deployment.wait:g} s at most", soft_wrap=True)
     tape = None if record is None else Tape([RECORDER], free_recording(record, "", 1))
     try:
         with directed(home, job, folder, log, tape) as direction:
@@ -118,11 +119,10 @@ def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: 
 
 
 def app(path: Path, home: Path, runs: Path, out: Path) -> None:
-    from coterie.deploy.running import Job
+    from coterie.deploy.running import Job, enrolled
     from coterie.deploy.stock import write_app
 
-    Job.read(path)  # or say what is wrong with it
-    ServerKeys.read(home)
+    Job.read(path).rehearse(enrolled(home)[1])  # or say what is wrong with it
     write_app(out, path, home, runs)
     console.print(f"app: {out}; `flwr run {out}` runs it on stock SuperNodes, which execute what they are sent")
 

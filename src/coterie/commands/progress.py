@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from coterie.run.jobs import Ahead
 Tell = Callable[[int, int | None, str], None]
 """(done, in all if that is known, a word on the newest; ``Ahead`` is a line of its own)"""
 
+JOB = re.compile(r"-[0-9a-f]{6}-seed(\d+)$")  # what tells two jobs' files apart, and people nothing
 LINES = 10  # that a whole run prints where there is no terminal, about
 WIDE = 100  # columns from which on there is room for the newest
 
@@ -40,7 +42,7 @@ def following(what: str, console: Console) -> Iterator[Tell]:
             if isinstance(newest, Ahead):
                 bar.console.print(f"{what}: {newest}", soft_wrap=True, markup=False)
                 return
-            shown = newest if console.width >= WIDE else newest.rsplit("/", maxsplit=1)[-1]
+            shown = in_words(newest if console.width >= WIDE else newest.rsplit("/", maxsplit=1)[-1])
             bar.update(task, completed=done, total=total, newest=shown.replace("[", "\\["))
 
         yield tell
@@ -68,7 +70,14 @@ class _Lines:
         words = [f"{self._what}: {done}" + (f" of {total}" if total else "")]
         if gained and total:
             words.append(f"{_clock(passed)} passed, about {_clock(passed / gained * (total - done))} left")
-        self._console.print("; ".join([*words, *([newest] if newest else [])]), soft_wrap=True, markup=False)
+        if newest:
+            words.append(in_words(newest))
+        self._console.print("; ".join(words), soft_wrap=True, markup=False)
+
+
+def in_words(key: str) -> str:
+    """The name of a job's file, for people."""
+    return " ".join(JOB.sub(r", seed \1", key).replace("/", ": ").replace("_", " ").replace(" ,", ",").split())
 
 
 def _clock(seconds: float) -> str:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
-import reprlib
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coterie.config.wording import complaint, refuse_flags
 from coterie.errors import InvalidInput, nearest
 
 if TYPE_CHECKING:
@@ -125,32 +124,18 @@ def build(target: Target, options: Mapping[str, object], what: str, given: Given
     parameters = inspect.signature(target).parameters
     handed = {name: make() for name, make in (given or {}).items() if name in parameters}
     known = {name for name in parameters if name not in ("self", "args", "kwargs", *handed)}
-    for name, value in options.items():
+    for name in options:
         if name not in known:
             raise InvalidInput(f"{what} option {name!r} {nearest(name, known)}")
-        if isinstance(value, bool) and re.fullmatch(r"(int|float)( \| None)?", _annotated(parameters[name])):
-            raise InvalidInput(
-                f"{what} option {name}={value} is wrong: it must be a number"
-            )  # and true would pass as 1
     if inspect.isclass(target) and not dataclasses.is_dataclass(target):
         return target(**options)  # a user's own class checks its arguments itself
+    refuse_flags(target, options, f"{what} option")
     try:
         if inspect.isclass(target):
             return TypeAdapter(target).validate_python(dict(options))
         return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)(**options, **handed)
     except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"]) or "?"
-        if problem["type"] in ("missing", "missing_argument"):
-            raise InvalidInput(f"{what} option {place} is missing; say it") from error
-        raise InvalidInput(
-            f"{what} option {place}={reprlib.repr(problem.get('input'))} is wrong: {problem['msg']}"
-        ) from error
-
-
-def _annotated(parameter: inspect.Parameter) -> str:
-    said = parameter.annotation
-    return said if isinstance(said, str) else getattr(said, "__name__", str(said))
+        raise InvalidInput(complaint(error, f"{what} option")) from error
 
 
 def _members(members: list[Words]) -> list[Words]:

@@ -7,16 +7,18 @@ import inspect
 import json
 import reprlib
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.config import registry
 from coterie.config.registry import Words
+from coterie.config.wording import complaint, deeper_than, refuse_flags
 from coterie.errors import DataMissing, InvalidInput, nearest, require
 from coterie.files import require_plain
 from coterie.flow.protocol import AnyProtocol
@@ -37,7 +39,7 @@ SET_ASIDE = "set_aside"
 class Choice(BaseModel):
     """A table with a kind and that kind's own options."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")  # or infinity would be null
     kind: str
 
     @property
@@ -62,7 +64,7 @@ class Held:
 class Config(BaseModel):
     """One run, or several that differ in their trainer only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
     name: str = Field(default="run", max_length=100, pattern=r"^\w[\w .+,=()-]*$")  # a folder is named after it
     seed: int = Field(default=0, ge=0)
     evaluate_every: int = Field(default=10, ge=1)
@@ -73,7 +75,7 @@ class Config(BaseModel):
     public: PublicChoice | None = None
     partition: Choice = Choice(kind="label_sets")
     model: Choice = Choice(kind="fcnn")
-    trainer: Choice | tuple[Choice, ...] = Choice(kind="ifca")
+    trainer: Choice | Annotated[tuple[Choice, ...], Field(min_length=1)] = Choice(kind="ifca")
     defence: Choice = Choice(kind="none")
 
     @property
@@ -215,10 +217,28 @@ def build_model(choice: Choice, examples: Examples) -> Model:
         follows["vocabulary"] = len(examples.vocabulary) or int(examples.x.max()) + 1
     accepted = inspect.signature(target).parameters
     options = {name: value for name, value in follows.items() if name in accepted} | choice.options
-    return as_model(registry.build(target, options, f"model {choice.kind!r}"))
+    model = as_model(registry.build(target, options, f"model {choice.kind!r}"))
+    _require_possible(model, choice)
+    return model
+
+
+def _require_possible(model: Model, choice: Choice) -> None:
+    """Its parameters are counted before memory is taken for any of them."""
+    import torch
+
+    what = f"model {choice.kind!r} with {reprlib.repr(choice.options)}"
+    try:
+        with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # of layers without a number
+            sizes = [leaf.numel() for leaf in model.init(0).values()]
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput(f"{what} cannot be built ({str(error).splitlines()[0]}); take other sizes") from error
+    require(min(sizes) > 0, f"{what}: parameters of a layer", min(sizes), "must be 1 at least")
+    require(sum(sizes) <= MOST_PARAMETERS, f"{what}: parameters", sum(sizes), f"must be at most {MOST_PARAMETERS}")
 
 
 LARGEST = 1 << 20  # bytes of a configuration
+MOST_PARAMETERS = 1 << 28  # of one model
+DEEPEST = 20  # tables and lists in one another
 AUDITS_OWN = ("audit", "limits", "recorded")  # one file serves `coterie train` and `coterie audit`
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 Table = TypeVar("Table", bound=BaseModel)
@@ -230,12 +250,12 @@ def validate(cls: type[Table], values: Mapping[str, object], where: str) -> Tabl
     for key in values:
         if key not in cls.model_fields:
             raise InvalidInput(f"{where}: key {key!r} {nearest(key, cls.model_fields)}")
+    require(not deeper_than(DEEPEST, values), where, reprlib.repr(values), f"has tables {DEEPEST} deep; write it flat")
+    refuse_flags(cls, values, f"{where}:")
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        raise InvalidInput(f"{where}: {place}={reprlib.repr(problem.get('input'))}: {problem['msg']}") from error
+        raise InvalidInput(complaint(error, f"{where}:")) from error
 
 
 def parse(values: Mapping[str, object], where: str) -> Config:

@@ -25,7 +25,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from coterie.errors import InvalidInput, require
+from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
@@ -196,6 +196,9 @@ class Discriminator:
         return outputs(self.model, params, x.reshape(len(x), *self.shape))
 
 
+MOST_WIDTH = 1024
+
+
 @dataclass(frozen=True)
 class AdaptiveLdp(Defence):
     """``probability``, ``high`` and ``medium`` at 0 are neutral.
@@ -223,6 +226,7 @@ class AdaptiveLdp(Defence):
             require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "must lie in [0, 1]")
         for name in ("sensitivity", "rise", "fall", "lighter"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must not be negative")
+        require_count("width", self.width, 1, MOST_WIDTH)
 
     @property
     def client(self) -> ClientGuard:

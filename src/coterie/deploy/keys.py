@@ -277,7 +277,7 @@ def read_private(path: Path, what: str) -> bytes:
                     f"{what} {path} is user {found.st_uid}'s, who may read it; make new keys of your own"
                 )
             return file.read()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DataMissing(f"{what} {path} does not exist; `coterie deploy keys` makes it") from error
 
 
@@ -285,7 +285,7 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
     private = kind.endswith("keys")
     try:
         data = read_private(path, kind) if private else contents(path)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise DataMissing(f"{kind} {path} does not exist; `coterie deploy keys` makes it") from error
     try:
         found = read_json(data)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -39,6 +39,9 @@ from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 
 MOST_ROWS = 2**40  # that a client may say to hold
+MOST_NUMBERS = 2**28  # of an example
+MOST_CLASSES = 2**20
+MOST_SECONDS = 1e7  # about four months
 NEVER = 2**62  # the round in which one joins who is not there
 LOG = "events.jsonl"
 HEADER = """\
@@ -55,13 +58,14 @@ class Deployment(BaseModel):
     """``[deploy]`` of a run's file: what nobody can know who holds no data, and when to go on without somebody."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    shape: tuple[int, ...] = ()  # of one example, in all clients' data; parties that hold columns need none
+    # of one example, in all clients' data; parties that hold columns need none
+    shape: tuple[Annotated[int, Field(ge=1, le=MOST_NUMBERS)], ...] = Field(default=(), max_length=8)
     labels: tuple[str, ...] = ()  # the classes, or
-    classes: int = Field(default=0, ge=0)  # how many, where they are numbers from 0
+    classes: int = Field(default=0, ge=0, le=MOST_CLASSES)  # how many, where they are numbers from 0
     least: int = Field(default=2, ge=1)  # answers to each request, or the run ends
-    deadline: float = Field(default=60.0, gt=0)  # seconds for an answer
+    deadline: float = Field(default=60.0, gt=0, le=MOST_SECONDS)  # seconds for an answer
     patience: int = Field(default=2, ge=1)  # after so many missed requests in a row nobody waits for a client
-    wait: float = Field(default=60.0, ge=0)  # seconds for clients to come before the run begins
+    wait: float = Field(default=60.0, ge=0, le=MOST_SECONDS)  # seconds for clients to come before the run begins
     seeded: bool = (
         False  # the server's draws from the file's seed, for runs that can be repeated; its noise is then none
     )
@@ -91,7 +95,13 @@ class Job:
         deployment = validate(Deployment, words.get("deploy", {}), f"{path} [deploy]")
         config = beside(parse(kept, str(path)), path)
         config.refuse_code(str(path), "nothing helps: clients run installed code alone")
+        numbers = math.prod(deployment.shape)
+        require(numbers <= MOST_NUMBERS, "numbers of an example", numbers, f"must be at most {MOST_NUMBERS}: see shape")
         return Job(config, deployment, _public(config))
+
+    def rehearse(self, cards: list[ClientCard]) -> None:
+        """Build what clients would be offered, before a folder is made or anybody waited for."""
+        Plan.of(self.offer(tuple(card.name for card in cards), False, False)).require_real()
 
     def offer(self, names: tuple[str, ...], recorded: bool, resumes: bool) -> Offer:
         """To client 0; each gets its own number."""
@@ -250,10 +260,17 @@ def _why_not(answer: object, usual: bytes) -> str:
 def _sane(measures: Mapping[str, object]) -> dict[str, float]:
     """What a client says goes to a terminal and a log: a few names and numbers, and nothing else."""
     fine = {name: value for name, value in measures.items() if isinstance(name, str) and name.isidentifier()}
-    return {name: value for name, value in list(fine.items())[:10] if isinstance(value, float) and isfinite(value)}
+    return {name: value for name, value in list(fine.items())[:10] if isinstance(value, float) and math.isfinite(value)}
 
 
-def begun(path: Path | None, runs: Path, resume: Path | None) -> tuple[Job, RunFolder]:
+def enrolled(home: Path) -> tuple[ServerKeys, list[ClientCard]]:
+    """The server's keys, and the cards of the clients that it knows."""
+    keys, cards = ServerKeys.read(home), roster(home / "clients")
+    require(len(cards) > 0, f"cards in {home / 'clients'}", 0, "must be one a client; put theirs there")
+    return keys, cards
+
+
+def begun(home: Path, path: Path | None, runs: Path, resume: Path | None) -> tuple[Job, RunFolder]:
     """What is to run, and its folder: a new one for a file, or the one that is gone on with."""
     if (path is None) == (resume is None):
         raise InvalidInput(f"file={path} and --resume={resume}: give one of the two")
@@ -263,6 +280,7 @@ def begun(path: Path | None, runs: Path, resume: Path | None) -> tuple[Job, RunF
         return Job.of({**words["config"], "deploy": words["deploy"]}, resume / "run.toml"), folder
     assert path is not None
     job = Job.read(path)
+    job.rehearse(enrolled(home)[1])
     return job, RunFolder.create(free_folder(runs, job.config.name), record_of(job))
 
 
@@ -274,8 +292,7 @@ def directed(home: Path, job: Job, folder: RunFolder, log: Journal, tape: Tape |
     """A run over the link that this server's folder describes, once its clients have come."""
     from coterie.deploy.flower import Office
 
-    keys, cards = ServerKeys.read(home), roster(home / "clients")
-    require(len(cards) > 0, f"cards in {home / 'clients'}", 0, "must be one a client; put theirs there")
+    keys, cards = enrolled(home)
     office = Office(keys.local_port, keys.secret)
     try:
         nodes = _present(office, cards, job.deployment)

@@ -21,10 +21,10 @@ from flwr.serverapp import Grid, ServerApp
 from coterie.deploy.envelope import RUN, UP, Channel
 from coterie.deploy.home import held
 from coterie.deploy.journal import Journal
-from coterie.deploy.keys import ClientCard, ServerKeys, roster, shared
+from coterie.deploy.keys import ClientCard, ServerKeys, shared
 from coterie.deploy.participant import Participant
 from coterie.deploy.policy import ClientFile
-from coterie.deploy.running import LOG, Deployment, Direction, begun
+from coterie.deploy.running import LOG, Deployment, Direction, begun, enrolled
 from coterie.deploy.transport import TooFewAnswers
 from coterie.errors import CoterieError, InvalidInput
 
@@ -106,8 +106,10 @@ def main(grid: Grid, context: Context) -> None:
     """The run that the app's settings name, over the nodes that are there."""
     said = {name: Path(str(context.run_config[name])) for name in ("home", "file", "runs", "resume")}
     resumes = bool(str(context.run_config["resume"]))
-    job, folder = begun(None if resumes else said["file"], said["runs"], said["resume"] if resumes else None)
-    keys, cards = ServerKeys.read(said["home"]), roster(said["home"] / "clients")
+    keys, cards = enrolled(said["home"])
+    job, folder = begun(
+        said["home"], None if resumes else said["file"], said["runs"], said["resume"] if resumes else None
+    )
     log = Journal(folder.path / LOG)
     try:
         post = OverGrid(grid)

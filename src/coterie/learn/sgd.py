@@ -9,10 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.errors import Diverged, require
+from coterie.errors import Diverged, require, require_count
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.optimisers import ADAM, ADAMW, SGD, Decay, Optimiser
 from coterie.learn.params import Owned, Params
+
+MOST_STEPS = 10**7
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Local:
     whole: bool = False  # every step (or epoch) is one step on all of a client's data, whatever batch_size is
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, "steps", self.steps, "must be at least 1")
+        require_count("steps", self.steps, 1, MOST_STEPS)
         require(
             self.epochs is None or self.epochs >= 1,
             "epochs",

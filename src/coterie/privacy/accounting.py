@@ -234,8 +234,13 @@ def as_gaussian(epsilon: float) -> float:
     return 1 / float(norm.ppf(1 / (1 + math.exp(-epsilon))))
 
 
+MOST_EPSILON = 1e6  # which promises nothing; far beyond it numbers run out of places
+
+
 def require_budget(epsilon: float, delta: float) -> None:
     require(epsilon > 0, "epsilon", epsilon, "must be positive; to switch privacy off, pass epsilon=math.inf")
+    promises = epsilon <= MOST_EPSILON or epsilon == math.inf
+    require(promises, "epsilon", epsilon, f"is beyond {MOST_EPSILON:g}; to switch privacy off, pass epsilon=math.inf")
     require(0 < delta < 1, "delta", delta, "must lie in (0, 1); 1e-6 is usual, and below 1/units is needed")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.data.federation import Federation, Schedule
 from coterie.data.lazy import AnyFederation
-from coterie.errors import require
+from coterie.errors import require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
@@ -25,6 +25,9 @@ from coterie.protocols.server_steps import ServerStep
 from coterie.protocols.starts import Start
 from coterie.wire.codec import register
 from coterie.wire.messages import TRAIN, Contributions, Published
+
+MOST_ROUNDS = 10**9
+MOST_MODELS = 10_000  # that a server may have at once
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Trainer(Protocol[State]):
     reveals: ClassVar[str] = ""  # what an answer says about raw data without passing the gradient guard
 
     def __post_init__(self) -> None:
-        require(self.rounds >= 0, "rounds", self.rounds, "must be at least 0")
+        require_count("rounds", self.rounds, 0, MOST_ROUNDS)
         require(0 < self.participation <= 1, "participation", self.participation, "must lie in (0, 1]")
         require(
             self.weighting in ("samples", "equal"),

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from coterie.errors import InvalidInput, require
+from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params, flatten, pick
-from coterie.protocols.base import Trainer, cosines, updates
+from coterie.protocols.base import MOST_MODELS, Trainer, cosines, updates
 from coterie.rng import Rng
 from coterie.wire.codec import register
 from coterie.wire.messages import TRAIN, Contributions, Kind, Published
@@ -55,7 +55,7 @@ class CosineKMeans(Trainer[Groups]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.clusters >= 1, "clusters", self.clusters, "must be at least 1")
+        require_count("clusters", self.clusters, 1, MOST_MODELS)
         require(self.warmup >= 0, "warmup", self.warmup, "must be at least 0")
         known = ("parameters", "updates")
         require(self.compare in known, "compare", self.compare, f"must be one of {', '.join(known)}")

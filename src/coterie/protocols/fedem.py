@@ -11,11 +11,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.errors import require
+from coterie.errors import require_count
 from coterie.flow.cohort import Cohort, segment_mean
 from coterie.flow.guard import ClientGuard
 from coterie.learn.params import Params, map_leaves, stack
-from coterie.protocols.base import ModelTrainer
+from coterie.protocols.base import MOST_MODELS, ModelTrainer
 from coterie.wire.messages import Contributions, Kind
 
 
@@ -29,7 +29,7 @@ class FedEM(ModelTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.components >= 1, "components", self.components, "must be at least 1")
+        require_count("components", self.components, 1, MOST_MODELS)
 
     @property
     def slots(self) -> int:

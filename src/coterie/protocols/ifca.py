@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from coterie.errors import InvalidInput, require
+from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Running, Server
 from coterie.learn.params import Params, map_leaves, stack
-from coterie.protocols.base import Models, ModelTrainer
+from coterie.protocols.base import MOST_MODELS, Models, ModelTrainer
 from coterie.wire.messages import CHOOSE, Contributions, Kind, Published
 
 NAME, JUDGE = Kind("name"), Kind("judge")
@@ -66,7 +66,8 @@ class Ifca(ModelTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.clusters >= 1, "clusters", self.clusters, "must be at least 1")
+        require_count("clusters", self.clusters, 1, MOST_MODELS)
+        require_count("candidates", self.candidates, 0, MOST_MODELS)
         require(
             self.candidates == 0 or self.candidates >= self.clusters,
             "candidates",

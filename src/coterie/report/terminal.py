@@ -47,10 +47,14 @@ OUTCOMES = {Outcome.HOLDS: ("✓", "blue"), Outcome.NOT_REFUTED: ("○", ""), Ou
 
 
 def show(result: AuditResult, console: Console) -> None:
-    """Every part has its share of the lines; what does not fit is counted, and is in the report."""
+    """Every part has its share of the lines; what does not fit is counted, and is in the report.
+
+    A terminal's lines are cut at its edge; what goes to a file or another program is whole.
+    """
     parts = [*leak_lines(result), *defence_lines(served(result)), *gate_lines(result), *_asides(result)]
+    cut = console.is_terminal
     for line in [_text(result.title, "bold"), *parts]:
-        console.print(line, no_wrap=True, overflow="ellipsis")
+        console.print(line, no_wrap=True, overflow="ellipsis" if cut else None, soft_wrap=not cut)
     console.print(_text(brief_of(result), "bold"))
 
 
@@ -58,8 +62,9 @@ def leak_lines(result: AuditResult) -> list[Text]:
     """What each kind of attack is judged by, on the federation as it is launched; stress tests last."""
     lines = []
     for family, one in judged(result):
-        said = f"{GLYPHS[one.verdict]} {one.verdict.value} {more_needed(one)}".strip()
-        score = f"{one.measure} {number(one.score)} {_span(one.interval)} (chance {one.chance:.3g})"
+        said, more = f"{GLYPHS[one.verdict]} {one.verdict.value}", more_needed(one)
+        score = f"{one.measure} {number(one.score)} ({_span(one.interval)}; chance {one.chance:.3g})"
+        score += f", {more} to decide" if more else ""
         style = HEAT[heat_level(one.leakage) or 0] if one.verdict is not Verdict.NOT_SCORED else "dim"
         told = _text(f" {'' if math.isnan(one.score) else f'{score}, '}{one.attack} by {one.adversary}", "dim")
         name = _text(f" {capital(family)}{' (stress)' if one.stress else ''}:")
@@ -80,15 +85,17 @@ def defence_lines(found: Sequence[Defended]) -> list[Text]:
     for one in found:
         head = f"{capital(defence_name(one.defence))}: {one.utility_measure} {number(one.utility.estimate)}"
         cost = f"  {seconds(one.seconds)} a round, {size(one.upload_bytes)} up, {size(one.memory_bytes)} memory; "
-        lines.append(_text(f"{head} {_span(one.utility)} ") + _beside(one) + "\n" + _text(cost, "dim") + _promise(one))
+        lines.append(
+            _text(f"{head} ({_span(one.utility)}) ") + _beside(one) + "\n" + _text(cost, "dim") + _promise(one)
+        )
     return _section("What it serves, costs and promises", lines, DEFENCES, "defence")
 
 
 def _beside(one: Defended) -> Text:
     if one.learnt_nothing:
-        return _text(f"(learnt nothing: not above {', '.join(one.unbeaten)})", "bold")
+        return _text(f"learnt nothing: not above {', '.join(one.unbeaten)}", "bold")
     known = ", ".join(f"{name} {number(known.estimate)}" for name, known in one.baselines.items())
-    return _text(f"({known})" if known else "", "dim")
+    return _text(f"beside {known}" if known else "", "dim")
 
 
 def _promise(one: Defended) -> Text:

@@ -35,6 +35,13 @@ def require_clients(clients: int, rows: int) -> None:
     require(clients <= rows, "clients", clients, f"must not exceed the {rows} training examples; take fewer clients")
 
 
+MOST_ALPHA = 1e6  # of a Dirichlet draw: beyond it all shares are alike
+
+
+def require_alpha(name: str, alpha: float, without: str) -> None:
+    require(0 < alpha <= MOST_ALPHA, name, alpha, f"must be positive and at most {MOST_ALPHA:g}; {without}")
+
+
 def require_share(name: str, value: float, top: float = 1.0) -> None:
     require(0 <= value <= top, name, value, f"must lie between 0 and {top:g}")
 

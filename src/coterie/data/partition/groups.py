@@ -18,6 +18,7 @@ from coterie.data.partition.dealing import (
     in_random_order,
     pool,
     rank_within,
+    require_alpha,
     require_clients,
     require_share,
     shards,
@@ -59,7 +60,8 @@ class Grouped(Partition):
 
     def split(self, examples: Examples, rng: Rng) -> Federation:
         require_share("test_share", self.test_share, 0.9)
-        require(self.mixing is None or self.mixing > 0, "mixing", self.mixing, "must be positive, or None for none")
+        if self.mixing is not None:
+            require_alpha("mixing", self.mixing, "leave it out for none")
         require(
             self.samples is None or (self.full and self.samples >= 1),
             "samples",

@@ -19,6 +19,7 @@ from coterie.data.partition.dealing import (
     mirror,
     pool,
     rank_within,
+    require_alpha,
     require_clients,
     require_share,
     shards,
@@ -54,7 +55,7 @@ class Iid(Partition):
     def owners(self, rows: int, rng: Rng) -> Rows:
         if self.alpha is None:
             return np.arange(rows) % self.clients
-        require(self.alpha > 0, "alpha", self.alpha, "must be positive, or None for equal sizes")
+        require_alpha("alpha", self.alpha, "leave it out for equal sizes")
         require(
             0 <= self.minimum * self.clients <= rows,
             "minimum",
@@ -94,7 +95,7 @@ class Dirichlet(Partition):
 
 def skew(labels: NDArray[np.int64], clients: int, alpha: float, minimum: int, rng: Rng) -> Rows:
     """A client for each of the labels; the rows behind them must be in random order."""
-    require(alpha > 0, "alpha", alpha, "must be positive; for no skew at all use Iid")
+    require_alpha("alpha", alpha, "for no skew at all use Iid")
     require(
         0 <= minimum * clients <= len(labels),
         "minimum",

@@ -17,6 +17,8 @@ from coterie.data.sources.base import Source, integers, pixels
 from coterie.errors import InvalidInput, require
 from coterie.rng import Rng
 
+MOST_NUMBERS = 1 << 28  # that are drawn for one federation: a gigabyte
+
 
 class Embedded(Source):
     """A source that comes with an installed library and needs no folder."""
@@ -42,12 +44,19 @@ class Generated(Source):
     @abstractmethod
     def make(self, rng: Rng) -> Examples: ...
 
+    @property
+    @abstractmethod
+    def numbers(self) -> int:
+        """Of all examples together."""
+
     def read(self, folder: Path) -> Examples:
         return self.load(folder)
 
     def load(self, folder: Path | str | None = None, rng: Rng | None = None) -> Examples:
         if rng is None:
             raise InvalidInput(f"rng=None: {self.name} is generated at random; pass rng=Rng.seeded(...)")
+        rule = f"are more than the {MOST_NUMBERS} that are drawn at most; take fewer examples, or smaller ones"
+        require(self.numbers <= MOST_NUMBERS, f"numbers of {self.name}", self.numbers, rule)
         return self.make(rng)
 
     def probe(self, folder: Path | str | None) -> str:
@@ -131,6 +140,10 @@ class GaussianMixture(Generated):
             f"must be at least one a component ({self.components})",
         )
 
+    @property
+    def numbers(self) -> int:
+        return self.count * self.dimensions
+
     def make(self, rng: Rng) -> Examples:
         generator = rng.child("gaussians", "points").torch()
         y = torch.arange(self.count) % self.components
@@ -162,6 +175,10 @@ class Forge(Generated):
     def __post_init__(self) -> None:
         require(self.count >= 2, "count", self.count, "must be at least 2")
 
+    @property
+    def numbers(self) -> int:
+        return 2 * self.count
+
     def make(self, rng: Rng) -> Examples:
         draw = rng.child("forge").numpy()
         y = np.arange(self.count) % 2
@@ -187,6 +204,10 @@ class Wave(Generated):
 
     def __post_init__(self) -> None:
         require(self.count >= 2, "count", self.count, "must be at least 2")
+
+    @property
+    def numbers(self) -> int:
+        return 2 * self.count
 
     def make(self, rng: Rng) -> Examples:
         draw = rng.child("wave").numpy()

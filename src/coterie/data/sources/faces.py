@@ -82,6 +82,10 @@ class Faces(Generated):
                     f"rates[{attribute!r}]={shares} must be {len(RATES[attribute])} shares that add up to 1"
                 )
 
+    @property
+    def numbers(self) -> int:
+        return 3 * self.count * self.rows * self.columns
+
     def make(self, rng: Rng) -> Examples:
         shares = {**RATES, **self.rates}
         x = np.empty((self.count, 3, self.rows, self.columns), np.float32)

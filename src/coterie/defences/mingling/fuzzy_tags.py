@@ -51,6 +51,9 @@ class Counting(Enum):
     DECOYS = "decoys only"
 
 
+MOST_CLUSTERS = 4096
+
+
 @dataclass(frozen=True)
 class TagRule:
     """How many decoys a set gets: each other cluster at this rate, redrawn until the threshold is met."""
@@ -62,7 +65,12 @@ class TagRule:
     partition: bool = False  # one r for a client's life, so that its sets partition the clusters
 
     def __post_init__(self) -> None:
-        require(self.clusters >= 2, "clusters", self.clusters, "must be at least 2: one cluster has no decoys")
+        require(
+            2 <= self.clusters <= MOST_CLUSTERS,
+            "clusters",
+            self.clusters,
+            f"must lie in 2..{MOST_CLUSTERS}: one cluster has no decoys",
+        )
         require(
             0.0 < self.rate < 1.0,
             "rate",

@@ -81,6 +81,7 @@ def piecewise(epsilon: float, levels: int = LEVELS) -> Channel:
     Both grids have the same width, so every input's window is of whole cells and the ratio is exactly e^eps. Answers
     are unbiased.
     """
+    _require(epsilon, levels)
     return _window("piecewise", epsilon, levels, 1 / (math.exp(epsilon / 2) + 1))
 
 
@@ -89,6 +90,7 @@ def square_wave(epsilon: float, levels: int = LEVELS) -> Channel:
 
     Its authors estimate distributions from it; here answers are made unbiased, which takes a shift and a scale.
     """
+    _require(epsilon, levels)
     grown = math.exp(epsilon)
     half = (epsilon * grown - grown + 1) / (2 * grown * (grown - 1 - epsilon))
     return _window("square wave", epsilon, levels, 2 * half / (1 + 2 * half))
@@ -114,7 +116,6 @@ def discrete_laplace(epsilon: float, levels: int = LEVELS) -> Channel:
 
 def _window(name: str, epsilon: float, levels: int, share: float) -> Channel:
     """Answers in a window of this share of all cells are e^eps times as likely as the others."""
-    _require(epsilon, levels)
     width = max(1, round(share / (1 - share) * (levels - 1)))
     answers = levels - 1 + width
     low = 1 / (answers + width * math.expm1(epsilon))

@@ -35,6 +35,8 @@ def link_errors() -> Iterator[None]:
         text = str(error)
         if "certificate" in text.lower():  # a handshake that breaks off is a link that comes or goes
             raise NotAdmitted(f"the link's certificate is not of the authority that was named: {text}") from error
-        raise LinkGone(f"the link does not answer: {text or type(error).__name__}") from error
+        raise LinkGone(
+            f"the link does not answer ({text or type(error).__name__}); `coterie deploy server` runs it"
+        ) from error
     except ObjectPullError as error:
         raise LinkGone(f"the link does not have what it announced: {error}") from error

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.lazy import AnyFederation
-from coterie.errors import InvalidInput, require
+from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort
@@ -56,6 +56,10 @@ class Clusters:
         return {name: self.known[name][0] for name in names}
 
 
+MOST_CLUSTERS = 100_000
+MOST_STEPS = 10_000  # each of which is planned before the first
+
+
 @dataclass(frozen=True, eq=False)  # tensors among the settings have no one truth value
 class Clusterer(Protocol[Clusters]):
     """Settings of every clustering. ``level`` is the unit whose share in each sum is bounded; None: nothing is.
@@ -72,7 +76,7 @@ class Clusterer(Protocol[Clusters]):
     reveals: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        require(self.clusters >= 1, "clusters", self.clusters, "must be at least 1")
+        require_count("clusters", self.clusters, 1, MOST_CLUSTERS)
         require(
             self.level in (None, Level.RECORD, Level.CLIENT),
             "level",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coterie.errors import require
+from coterie.errors import require, require_count
 from coterie.flow.ask import Sums
 from coterie.flow.protocol import Server
 from coterie.learn.clusters.lloyd import followed_centres
@@ -16,7 +16,7 @@ from coterie.learn.clusters.quantile import best_bound, quantile, standing_out
 from coterie.learn.clusters.statistics import BINS, WATCH, sums_worth, unscaled
 from coterie.learn.params import Params
 from coterie.privacy.guarantee import Level
-from coterie.protocols.clusterings.base import Clusterer, Clusters, Steps
+from coterie.protocols.clusterings.base import MOST_STEPS, Clusterer, Clusters, Steps
 
 STILL = 1e-6  # of the largest coordinate: below that, only rounding moves
 NOBODY = 1e-6  # a count below this is none: a client with a million points in one cluster and one in another says so
@@ -46,7 +46,7 @@ class Stepping(Clusterer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.steps >= 0, "steps", self.steps, "must be at least 0")
+        require_count("steps", self.steps, 0, MOST_STEPS)
         require(self.bound is None or self.bound > 0, "bound", self.bound, "must be positive, or None to estimate it")
         require(self.share is None or 0 < self.share <= 1, "share", self.share, "must lie in (0, 1], or be None")
 

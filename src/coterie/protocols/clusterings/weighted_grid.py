@@ -23,7 +23,7 @@ from torch import Tensor
 
 from coterie.data.federation import VerticalFederation
 from coterie.data.lazy import AnyFederation
-from coterie.errors import InvalidInput, require
+from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies
 from coterie.flow.cohort import Cohort
@@ -36,13 +36,14 @@ from coterie.learn.clusters.sketches import size, sketched
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import DELTA, RunFacts
-from coterie.protocols.clusterings.base import contribution
+from coterie.protocols.clusterings.base import MOST_STEPS, contribution
 from coterie.rng import Rng
 from coterie.wire.codec import register
 from coterie.wire.messages import RESULT, Contributions, Kind, Published
 
 WIDTHS, LOCAL, MEMBERS = Kind("widths"), Kind("local"), Kind("members")
 BY_ROWS = "federation=rows: a weighted grid needs parties with columns; split it by columns"
+MOST_SKETCHES = 1 << 20
 MOST_NODES = 1 << 16
 LEAST = 0.02  # a local cluster with less of the records is taken for empty
 BESIDE = 0.1  # of the range: how far from the largest cluster's centre an empty one starts anew
@@ -79,8 +80,8 @@ class WeightedGrid(Protocol[GridState]):
     reveals: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        for name in ("clusters", "steps", "sketches"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        for name, most in {"clusters": MOST_NODES, "steps": MOST_STEPS, "sketches": MOST_SKETCHES}.items():
+            require_count(name, getattr(self, name), 1, most)
         require(self.local >= 2, "local", self.local, "must be at least 2, or there is no grid")
         require(self.low < self.high, "low", self.low, f"must be less than high={self.high}")
 
