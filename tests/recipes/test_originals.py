@@ -9,7 +9,7 @@ import pytest
 
 from coterie.errors import InvalidInput
 from coterie.measure.reproduced import Decision, Estimate, Key, Row, Rows
-from coterie.recipes.originals import RECIPES, runs
+from coterie.recipes.originals import RECIPES, malice, runs
 from coterie.recipes.originals.claims import ifca_claims, sattler_claims, start_claims
 from coterie.recipes.originals.tables import STARTS
 from coterie.recipes.settings import Scale, Settings
@@ -99,3 +99,19 @@ def test_a_share_has_the_interval_of_a_count() -> None:
     assert (found.value, found.high) == (100.0, 100.0)
     assert found.low == pytest.approx(100 * 0.025 ** (1 / 20))
     assert math.isnan(Estimate.share({}).value)
+
+
+def test_one_malicious_client() -> None:
+    """A weight below zero is left out; without a defence a reversed update is not."""
+    fine, ruined = (malice.malice(sends, "none", 12, data=None, seed=0)["accuracy"] for sends in ("weight", "reversed"))
+    assert fine > 70
+    assert ruined < fine - 20
+
+    def decided(shielded: float) -> list[Decision]:
+        keys = [("honest", "none", 94.0), ("reversed", "none", 10.0), ("reversed", "median", shielded)]
+        made = [row(value, sends=sends, defence=defence) for sends, defence, value in keys]
+        return [claim.decision for claim in malice.claims(Rows.of(made))]
+
+    assert decided(93.9) == [Decision.HOLDS, Decision.HOLDS]
+    assert decided(80.0) == [Decision.HOLDS, Decision.FAILS]
+    assert decided(20.0) == [Decision.FAILS, Decision.FAILS]

@@ -21,92 +21,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.add_typer(deploy, name="deploy")
+OWN, RUNNING, PAPERS = "From your data to a report", "Training", "Papers, data sets and speeds"  # as --help has them
+
+app.add_typer(deploy, name="deploy", rich_help_panel=RUNNING)
 
 Root = Annotated[Path, typer.Option("--runs", help="Where runs are kept.")]
 RUNS = Path("runs")
-
-
-@app.command()
-def train(
-    config: Annotated[
-        Path | None, typer.Argument(help="A TOML file; without one, the trainers are compared on embedded digits.")
-    ] = None,
-    runs: Root = RUNS,
-    seed: Annotated[int | None, typer.Option(help="Replaces the file's seed.")] = None,
-    record: Annotated[
-        Path | None, typer.Option(help="Write down every message, for `coterie audit --recorded`.")
-    ] = None,
-    said: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Replaces a setting, as in defence.kind=mingling; may be repeated."),
-    ] = None,
-) -> None:
-    """Train one federation, or several that differ in their trainer."""
-    from coterie.commands import training as session
-
-    session.train(config, runs, seed, record, said or ())
-
-
-TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import the model of your own that the folder names.")]
-
-
-@app.command()
-def resume(folder: Annotated[Path, typer.Argument(help="A run's folder.")], trust_code: TrustCode = False) -> None:
-    """Go on with a run that was stopped."""
-    from coterie.commands import training as session
-
-    session.resume(folder, trust_code)
-
-
-@app.command("runs")
-def list_runs(
-    runs: Root = RUNS,
-    plot: Annotated[Path | None, typer.Option(help="Write what they measured, round by round, as a page.")] = None,
-) -> None:
-    """List runs with their state and newest measurement."""
-    from coterie.commands import training as session
-
-    session.list_runs(runs, plot)
-
-
-@app.command()
-def data(
-    folder: Annotated[
-        Path | None, typer.Option(help="Where data sets lie; else the environment's COTERIE_DATA.")
-    ] = None,
-) -> None:
-    """List data sets: which are ready, which are missing and where they are published."""
-    from coterie.commands import training as session
-
-    session.list_data(folder)
-
-
-@app.command()
-def cluster(
-    files: Annotated[list[Path], typer.Argument(help="One CSV a party: different columns of the same records.")],
-    clusters: Annotated[int, typer.Option(help="How many.")] = 8,
-    ids: Annotated[str | None, typer.Option("--id", help="The column that names records; without, by place.")] = None,
-    private_ids: Annotated[
-        bool, typer.Option("--private-ids", help="Join by a private set intersection: 0.1 ms an id and party, squared.")
-    ] = False,
-    defence: Annotated[
-        Literal["none", "secure_sums", "blinded_sums", "perturb_once", "randomised_response"],
-        typer.Option(help="What stands between the parties and the server."),
-    ] = "none",
-    epsilon: Annotated[float | None, typer.Option(help="A value's, for the last two.")] = None,
-    low: Annotated[float | None, typer.Option(help="Public: no value is less (perturb_once).")] = None,
-    high: Annotated[float | None, typer.Option(help="Public: no value is more (perturb_once).")] = None,
-    bound: Annotated[float | None, typer.Option(help="Public: no distance is more (randomised_response).")] = None,
-    out: Annotated[Path, typer.Option(help="Where labels are written.")] = Path("labels.csv"),
-    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; its noise hides nothing.")] = None,
-) -> None:
-    """Cluster records whose columns several parties hold (vertical k-means)."""
-    from coterie.commands import clustering
-
-    given = {"epsilon": epsilon, "low": low, "high": high, "bound": bound}
-    options = {name: value for name, value in given.items() if value is not None}
-    clustering.cluster(files, clusters, ids, defence, options, out, seed, private_ids)
 
 
 Federation = Annotated[Path | None, typer.Argument(help="A TOML file; without one, embedded data are audited.")]
@@ -126,7 +46,28 @@ Address = Annotated[str | None, typer.Option(help="The cluster's, as in tcp://HO
 Opened = Annotated[bool, typer.Option("--open", help="Open the report in a browser.")]
 
 
-@app.command()
+@app.command(rich_help_panel=OWN)
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("federation.toml"),
+    data: Annotated[
+        Path | None, typer.Option(help="Your own CSV, Parquet or .npz file, or folder of pictures.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column to be learnt.")] = None,
+    clients: Annotated[
+        str | None, typer.Option("--clients", "--site", help="Of a table: the column that says who holds a row.")
+    ] = None,
+    asked: Annotated[
+        str | None, typer.Option("--property", help="What is sensitive: COLUMN=VALUE, or COLUMN>NUMBER.")
+    ] = None,
+) -> None:
+    """Write a commented configuration to audit: of your own data, or an example."""
+    from coterie.audit.starter import Wishes
+    from coterie.commands import auditing as session
+
+    session.init(path, data, Wishes(label, clients, asked))
+
+
+@app.command(rich_help_panel=OWN)
 def audit(
     federation: Federation = None,
     folder: Audits = AUDITS,
@@ -155,7 +96,7 @@ def audit(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(rich_help_panel=OWN)
 def frontier(
     federation: Federation = None,
     folder: Audits = AUDITS,
@@ -177,28 +118,89 @@ def frontier(
     raise typer.Exit(code)
 
 
-@app.command()
-def init(
-    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("federation.toml"),
-    data: Annotated[
-        Path | None, typer.Option(help="Your own CSV, Parquet or .npz file, or folder of pictures.")
+@app.command(rich_help_panel=RUNNING)
+def train(
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file; without one, the trainers are compared on embedded digits.")
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Of a table: the column to be learnt.")] = None,
-    clients: Annotated[
-        str | None, typer.Option("--clients", "--site", help="Of a table: the column that says who holds a row.")
+    runs: Root = RUNS,
+    seed: Annotated[int | None, typer.Option(help="Replaces the file's seed.")] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="Write down every message, for `coterie audit --recorded`.")
     ] = None,
-    asked: Annotated[
-        str | None, typer.Option("--property", help="What is sensitive: COLUMN=VALUE, or COLUMN>NUMBER.")
+    said: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Replaces a setting, as in defence.kind=mingling; may be repeated."),
     ] = None,
 ) -> None:
-    """Write a commented configuration to audit: of your own data, or an example."""
-    from coterie.audit.starter import Wishes
-    from coterie.commands import auditing as session
+    """Train one federation, or several that differ in their trainer."""
+    from coterie.commands import training as session
 
-    session.init(path, data, Wishes(label, clients, asked))
+    session.train(config, runs, seed, record, said or ())
 
 
-@app.command()
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import the model of your own that the folder names.")]
+
+
+@app.command(rich_help_panel=RUNNING)
+def resume(folder: Annotated[Path, typer.Argument(help="A run's folder.")], trust_code: TrustCode = False) -> None:
+    """Go on with a run that was stopped."""
+    from coterie.commands import training as session
+
+    session.resume(folder, trust_code)
+
+
+@app.command("runs", rich_help_panel=RUNNING)
+def list_runs(
+    runs: Root = RUNS,
+    plot: Annotated[Path | None, typer.Option(help="Write what they measured, round by round, as a page.")] = None,
+) -> None:
+    """List runs with their state and newest measurement."""
+    from coterie.commands import training as session
+
+    session.list_runs(runs, plot)
+
+
+@app.command(rich_help_panel=PAPERS)
+def data(
+    folder: Annotated[
+        Path | None, typer.Option(help="Where data sets lie; else the environment's COTERIE_DATA.")
+    ] = None,
+) -> None:
+    """List data sets: which are ready, which are missing and where they are published."""
+    from coterie.commands import training as session
+
+    session.list_data(folder)
+
+
+@app.command(rich_help_panel=RUNNING)
+def cluster(
+    files: Annotated[list[Path], typer.Argument(help="One CSV a party: different columns of the same records.")],
+    clusters: Annotated[int, typer.Option(help="How many.")] = 8,
+    ids: Annotated[str | None, typer.Option("--id", help="The column that names records; without, by place.")] = None,
+    private_ids: Annotated[
+        bool, typer.Option("--private-ids", help="Join by a private set intersection: 0.1 ms an id and party, squared.")
+    ] = False,
+    defence: Annotated[
+        Literal["none", "secure_sums", "blinded_sums", "perturb_once", "randomised_response"],
+        typer.Option(help="What stands between the parties and the server."),
+    ] = "none",
+    epsilon: Annotated[float | None, typer.Option(help="A value's, for the last two.")] = None,
+    low: Annotated[float | None, typer.Option(help="Public: no value is less (perturb_once).")] = None,
+    high: Annotated[float | None, typer.Option(help="Public: no value is more (perturb_once).")] = None,
+    bound: Annotated[float | None, typer.Option(help="Public: no distance is more (randomised_response).")] = None,
+    out: Annotated[Path, typer.Option(help="Where labels are written.")] = Path("labels.csv"),
+    seed: Annotated[int | None, typer.Option(help="For a run that can be repeated; its noise hides nothing.")] = None,
+) -> None:
+    """Cluster records whose columns several parties hold (vertical k-means)."""
+    from coterie.commands import clustering
+
+    given = {"epsilon": epsilon, "low": low, "high": high, "bound": bound}
+    options = {name: value for name, value in given.items() if value is not None}
+    clustering.cluster(files, clusters, ids, defence, options, out, seed, private_ids)
+
+
+@app.command(rich_help_panel=PAPERS)
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="A paper's name; without one, all tables are listed.")] = None,
     table: Annotated[str | None, typer.Option(help="One table or figure; else all of the paper.")] = None,
@@ -239,7 +241,7 @@ def reproduce(
             reproduction.reproduce(paper, table, settings, folder, html, command_line(), fresh)
 
 
-@app.command()
+@app.command(rich_help_panel=PAPERS)
 def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Which benchmarks; without a name, all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every ratio as JSON.")] = False,

@@ -89,11 +89,10 @@ def files_of(source: Source, data: Path | None, *names: str) -> tuple[str, ...]:
 
 def find(recipes: Sequence[Recipe], paper: str, table: str | None) -> list[Recipe]:
     """The recipes of a paper, or one of its tables."""
-    papers = {recipe.paper for recipe in recipes}
-    paper = {one.replace("_", "-"): one for one in papers}.get(paper.replace("_", "-"), paper)  # either way of writing
-    if paper not in papers:
-        raise InvalidInput(f"paper {paper!r} {nearest(paper, papers)}")
-    of_paper = [recipe for recipe in recipes if recipe.paper == paper]
+    papers = {recipe.paper.replace("_", "-"): recipe.paper for recipe in recipes}  # either way of writing
+    if (plain := paper.replace("_", "-")) not in papers:
+        raise InvalidInput(f"paper {paper!r} {nearest(plain, papers)}")
+    of_paper = [recipe for recipe in recipes if recipe.paper == papers[plain]]
     chosen = [recipe for recipe in of_paper if table is None or recipe.table.casefold() == table.casefold()]
     if not chosen:
         raise InvalidInput(f"table {table!r} of {paper} {nearest(table, [recipe.table for recipe in of_paper])}")

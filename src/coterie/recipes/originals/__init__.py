@@ -1,11 +1,11 @@
 """The trainers beside the papers and the code that they come from: IFCA, Sattler's CFL, FedEM, paper 004's clustering.
 
 ``published`` has the authors' values, ``runs`` what the jobs do, ``tables`` which runs stand in each table, and
-``claims`` what is said of them.
+``claims`` what is said of them. ``malice`` is a table of our own.
 """
 
 from coterie.recipes.base import Recipe
-from coterie.recipes.originals import tables
+from coterie.recipes.originals import malice, tables
 from coterie.recipes.originals.claims import ifca_claims, sattler_claims, start_claims
 
 PAPER = "originals"
@@ -65,5 +65,16 @@ RECIPES = (
         differs="1,000 pictures a client, the dense network in place of the paper's, Adam; quick scale runs 10 rounds",
         unit="%",
         shares="paper-004",
+    ),
+    Recipe(
+        PAPER,
+        "Malice",
+        "One malicious client of twenty: accuracy of the others, by what it sends and how the server adds up",
+        **tables.parts(malice.entries),
+        claims=malice.claims,
+        needs="nothing",
+        differs="1,797 embedded digits, a linear model, FedAvg of 25 rounds; no paper has such a table",
+        unit="%",
+        enough=5,
     ),
 )
