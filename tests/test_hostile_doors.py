@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,3 +293,44 @@ def test_an_error_is_as_long_as_a_terminal(length: int, here: Path, capfd: pytes
     (here / "c.toml").write_text(f'[trainer]\nkind = "fedavg"\nweighting = "{"y" * length}"\n[data]\nkind="digits"')
     told = refused(capfd, "train", "c.toml", "--set", "partition.kind=iid", "--set", "partition.clients=4")
     assert told.endswith("must be 'samples' or 'equal'\n")
+
+
+FEW = '[data]\nkind = "digits"\n[partition]\nkind = "iid"\nclients = 4\n[trainer]\nkind = "fedavg"\nrounds = 1\n'
+SAID = [
+    ("train", "c.toml", "--set", "trainer.rounds=1e400"),
+    ("train", "c.toml", "--set", "name=../../x"),
+    ("train", "c.toml", "--set", "data.kind.x=1"),
+    ("train", "c.toml", "--set", "trainer={"),
+    ("train", "c.toml", "--set", "model.kind=os:system"),
+    ("train", "c.toml", "--runs", "c.toml"),
+    ("train", "c.toml", "--record", "c.toml"),
+    ("audit", "c.toml", "--families", "\x1b[2J"),
+    ("audit", "c.toml", "--attacks", "os:system"),
+    ("audit", "c.toml", "--junit", "nowhere/x.xml"),
+    ("audit", "c.toml", "--folder", "c.toml"),
+    ("reproduce", "vertical-kmeans", "--table", "noise", "--seeds", "0-1000000000"),
+    ("reproduce", "vertical-kmeans", "--table", "noise", "--seeds", "1,,2"),
+    ("reproduce", "vertical-kmeans", "--table", "noise", "--row", "nosuch"),
+    ("reproduce", "mingeldpie"),
+    ("deploy", "client", "c.toml", "c.toml"),
+    ("deploy", "scale", "--enrolled", "9" * 30),
+    ("deploy", "keys", "server", "host:1", "--local-port", "-1"),
+]
+
+
+@pytest.mark.parametrize("words", SAID, ids=" ".join)
+def test_what_a_command_line_says(words: tuple[str, ...], here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "c.toml").write_text(FEW)
+    assert "Errno" not in refused(capfd, *words)
+    assert not (here / "runs").exists()
+
+
+def test_a_warning_is_told_in_one_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "c.toml").write_text(f'{FEW}[defence]\nkind = "secure_sums"\nleast = 9\n')
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        with pytest.raises(SystemExit) as end:
+            main(["train", "c.toml"])
+    assert not end.value.code
+    told = capfd.readouterr().err.strip()
+    assert told == "coterie: round 0, train: too few masked answers came in; the round was left out"

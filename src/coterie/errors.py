@@ -59,4 +59,4 @@ def nearest(name: object, known: Iterable[object]) -> str:
     names = sorted(str(one) for one in known)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
     shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"is unknown; {f'did you mean {close[0]!r}? ' if close else ''}Known: {shown}"
+    return f"is unknown; {f'did you mean {close[0]!r}? ' if close else ''}Known: {shown or 'none'}"

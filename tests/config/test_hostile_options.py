@@ -111,7 +111,7 @@ NAMED: list[tuple[dict[str, Any], str]] = [
     ({"trainer": {"kind": "fedavg", "rounds": 10**18}}, "rounds=10+ must be at most 10+"),
     ({"trainer": {"kind": "fedavg", "local": {"steps": 10**18}}}, "steps=10+ must be at most"),
     ({"trainer": {"kind": "fedavg", "local": {"lr": True}}}, "option local lr=True must be a number"),
-    ({"trainer": []}, r"trainer=\[\] must be a table"),
+    ({"trainer": []}, r"trainer=\[\] must be a table, or several"),
     ({"trainer": [{"kind": 3}]}, "trainer.0.kind=3 must be a word in quotes"),
     ({"defence": {"kind": "mingling", "group_tags": 10**9}}, r"must lie in 2\.\.4096"),
     ({"defence": {"kind": "adaptive_ldp", "width": 10**9}}, "width=1000000000 must be at most 1024"),

@@ -27,6 +27,7 @@ from coterie.run.fitting import require_fit
 
 SAME = 0.5  # of their rows: clients that keep so many are the same clients
 READ_WHOLE = 1 << 28  # bytes: a data file up to this is known by its content, a larger one by its size and time
+MOST_SEEDS = 1000
 FORMAT = 3  # of what a job keeps: results in another are not taken
 
 
@@ -125,7 +126,7 @@ class ClientReconstructionSettings(BaseModel):
 
 class AuditOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-    seeds: int = Field(default=3, ge=1)
+    seeds: int = Field(default=3, ge=1, le=MOST_SEEDS)
     families: tuple[str, ...] = ()  # all that the data admit, if empty
     attacks: tuple[str, ...] = ()  # families of one's own: module:Family, or the path of a .py file
     property: Property | None = None

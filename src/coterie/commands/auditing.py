@@ -94,6 +94,8 @@ def run_audit(
 ) -> int:
     """The exit code: 1 if a limit is broken."""
     changes, wanted = changes or Changes(), wanted or Wanted()
+    if wanted.junit is not None and not wanted.junit.parent.is_dir():
+        raise InvalidInput(f"junit={wanted.junit}: there is no folder {wanted.junit.parent}; make it first")
     subject = changes.made(open_recording(recorded, path) if recorded else subject_of(path))
     place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
     words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else []), *changes.words]

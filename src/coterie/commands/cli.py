@@ -34,7 +34,9 @@ Audits = Annotated[Path, typer.Option("--folder", help="Where audits are kept; o
 AUDITS = RUNS / "audit"
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Junit = Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How often all of it is repeated; replaces the file's.")]
+Seeds = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="How often all of it is repeated; replaces the file's.")
+]
 Families = Annotated[
     list[str] | None, typer.Option("--families", help="Only this kind of attack; may be repeated. Replaces the file's.")
 ]
@@ -317,8 +319,12 @@ def main(arguments: list[str] | None = None) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = _warned
             return app(arguments)
-    except (CoterieError, OSError) as error:  # the second: a full disk, an unreadable file
+    except CoterieError as error:
         print(f"coterie: {_printable(error)}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, an unreadable file
+        told = f"{error.filename}: {error.strerror}; name another, or make room" if error.filename else error
+        print(f"coterie: {_printable(told)}", file=sys.stderr)
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from coterie.config import registry
 from coterie.config.registry import Words
@@ -75,8 +75,14 @@ class Config(BaseModel):
     public: PublicChoice | None = None
     partition: Choice = Choice(kind="label_sets")
     model: Choice = Choice(kind="fcnn")
-    trainer: Choice | Annotated[tuple[Choice, ...], Field(min_length=1)] = Choice(kind="ifca")
+    trainer: Choice | tuple[Choice, ...] = Choice(kind="ifca")
     defence: Choice = Choice(kind="none")
+
+    @field_validator("trainer")
+    @classmethod
+    def _one_at_least(cls, said: Choice | tuple[Choice, ...]) -> Choice | tuple[Choice, ...]:
+        require(said != (), "trainer", [], "must be a table, or several")
+        return said
 
     @property
     def trainers(self) -> tuple[Choice, ...]:

@@ -246,11 +246,11 @@ class Federation:
         return f"Federation({self.describe()})"
 
     def describe(self) -> str:
-        sizes = self.train.sizes
+        least, most = int(self.train.sizes.min()), int(self.train.sizes.max())
+        each = f"{least} to {most}" if least < most else str(least)
         groups = int(self.groups.max()) + 1
         return (
-            f"{self.examples.name}: {self.clients} clients, {int(sizes.min())} to {int(sizes.max())} "
-            f"examples each, {groups or 'unknown'} true clusters"
+            f"{self.examples.name}: {self.clients} clients, {each} examples each, {groups or 'unknown'} true clusters"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from coterie.deploy.home import held
 from coterie.deploy.journal import Journal
 from coterie.deploy.participant import Participant
 from coterie.deploy.policy import ClientFile
+from coterie.errors import CoterieError, InvalidInput
 from coterie.flow.workers import die_with
 
 SOON, BUSY, IDLE = 0.05, 0.4, 2.0  # seconds between two looks for messages: after one, in a run, and long after it
@@ -59,6 +61,8 @@ def _serve(file: ClientFile, log: Journal, stopped: Callable[[], bool]) -> None:
 
 def serve_all(paths: Sequence[Path]) -> None:
     """A process a client, forked from this one, until it is stopped."""
+    for path in paths:
+        ClientFile.read(path)  # or say what is wrong with it before anybody begins
     context, parent = multiprocessing.get_context("fork"), os.getpid()
     gc.freeze()  # so that what they share stays shared
     processes = [context.Process(target=_serve_one, args=(path, parent)) for path in paths]
@@ -66,11 +70,18 @@ def serve_all(paths: Sequence[Path]) -> None:
         process.start()
     for process in processes:
         process.join()
+    ended = [str(path) for path, process in zip(paths, processes, strict=True) if (process.exitcode or 0) > 0]
+    if ended:
+        raise InvalidInput(f"{len(ended)} of {len(paths)} clients could not go on; the lines above say why: {ended[0]}")
 
 
 def _serve_one(path: Path, parent: int) -> None:
     die_with(parent)
-    serve(path, Journal())
+    try:
+        serve(path, Journal())
+    except CoterieError as problem:
+        Journal()("failed", client=str(path), why=str(problem))
+        sys.exit(2)
 
 
 def _answer_all(fleet: Fleet, participant: Participant, log: Journal, stopped: Callable[[], bool]) -> None:

@@ -170,6 +170,7 @@ class ServerKeys:
         host, _, port = address.rpartition(":")
         require(bool(host) and port.isdigit(), "address", address, "must be HOST:PORT, as clients reach it")
         require(0 < int(port) < 1 << 16, "port", port, "must be one of a machine's: 1 to 65535")
+        require(0 < local_port < 1 << 16, "local port", local_port, "must be one of a machine's: 1 to 65535")
         require(host.isprintable() and " " not in host, "host", host, "must be a name or an address")
         fresh = ServerKeys(token_bytes(32), token_hex(32), int(port), local_port, host)
         _new_folder(folder)

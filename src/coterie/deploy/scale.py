@@ -24,7 +24,7 @@ from coterie.deploy.demo import processes, settle
 from coterie.deploy.envelope import DOWN, RUN, UP, Channel
 from coterie.deploy.keys import CARD, ClientKeys, ServerCard
 from coterie.deploy.overhead import CLIENT, EACH, FEATURES, counted
-from coterie.errors import require
+from coterie.errors import require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, State, Sums
 from coterie.flow.guard import Collecting, ServerGuard
@@ -57,6 +57,9 @@ class Parts:
     look_bytes: float
 
 
+MOST_ENROLLED = 10**10  # more than there are people
+
+
 @dataclass(frozen=True)
 class Asked:
     """The federation in question."""
@@ -67,6 +70,7 @@ class Asked:
     every: float = 600.0  # seconds between two looks of a client that is in no run
 
     def __post_init__(self) -> None:
+        require_count("enrolled", self.enrolled, 1, MOST_ENROLLED)
         require(0 < self.cohort <= self.enrolled, "cohort", self.cohort, f"must be 1 to {self.enrolled}")
         require(0 <= self.drop < 1, "drop", self.drop, "must be at least 0 and below 1")
         require(self.every > 0, "every", self.every, "must be positive")

@@ -64,6 +64,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         )
         seeds = tuple(range(int(text)))
     elif dash and first.isdecimal() and last.isdecimal():
+        many = int(last) - int(first) + 1
+        require(many <= 10 * MOST, "seeds", text, f"would be {many} seeds; take {10 * MOST} at most")
         seeds = tuple(range(int(first), int(last) + 1))
     else:
         seeds = tuple(int(part) for part in text.split(",") if part.isdecimal())
