@@ -12,7 +12,9 @@ from tests.ring import blobs, cohort, play
 
 from coterie.defences.adaptive_ldp import KEPT, AdaptiveLdp, AdaptiveNoise, Budget, Layers, PlainLdp, strengths
 from coterie.defences.clipped_ldp import ClippedLdp
-from coterie.errors import InvalidInput
+from coterie.errors import Diverged, InvalidInput
+from coterie.flow.guard import Defence
+from coterie.flow.stack import Stack
 from coterie.learn.generative.duel import Bout
 from coterie.learn.models.bundled import StridedCnn
 from coterie.learn.models.dense import Dense
@@ -138,6 +140,36 @@ def test_no_update_is_longer_than_the_clip_whatever_was_trained() -> None:
     assert (
         float(flatten({name: leaf[:, 0] - params[name] for name, leaf in noisy.values.items()}).norm(dim=1).min()) > 1
     )
+
+
+def test_what_is_clipped_to_the_same_leaves_the_same() -> None:
+    """Of public values and whole numbers with noise alone: a model's last bits, or that it diverged, tell nothing."""
+    here, params = cohort(blobs(), MODEL, clients=[0]), MODEL.init(0)
+    here.given = {name: leaf[None] for name, leaf in params.items()}
+
+    def left(length: float) -> torch.Tensor:
+        moved = {name: leaf[None, None].clone() for name, leaf in params.items()}
+        moved["0.weight"][..., 0, 0] += length
+        sent = Contributions(here.ids, moved, torch.ones(1), torch.ones(1, 1))
+        return flatten(ClippedLdp(0.5, 1.0).client.contribute(sent, here).values)
+
+    assert torch.equal(left(3.0), left(1e10))  # from so far away the way back would not lead to where it set out
+    assert torch.equal(left(0.0), left(math.nan))
+    assert torch.equal(left(0.0), left(math.inf))
+    assert not torch.equal(left(0.0), left(3.0))
+
+
+def test_who_diverges_answers_as_the_others_do() -> None:
+    """Silence, or an error, would tell of its data, and no noise is on that."""
+    wild = replace(PROTOCOL, local=replace(PROTOCOL.local, lr=1e38))
+    with pytest.raises(Diverged):
+        play(wild, blobs(), MODEL)
+    for defence in (ClippedLdp(0.5, 1.0), Stack(ClippedLdp(0.5, 1.0), Defence())):
+        done = play(wild, blobs(), MODEL, defence=defence)
+        said = defence.guarantee(wild.facts(blobs(), 1e-5))
+        assert said is not None
+        assert done.ring.ledger.epsilon(1e-5, Neighbours.REPLACE) == pytest.approx(said.epsilon, rel=1e-6)
+        assert all(bool(leaf.isfinite().all()) for leaf in done.ring.models(done.state).values())
 
 
 def test_bad_input() -> None:

@@ -51,15 +51,20 @@ class ClippedNoise(ClientGuard):
     def noises_uploads(self) -> bool:
         return True
 
+    @property
+    def answers_anyway(self) -> bool:
+        return not self.how.is_neutral
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         how, turn = self.how, cohort.turn
         if turn.kind.name not in UPLOADS or how.is_neutral:
             return sent
-        updates = cohort.updates(sent.values, sent.membership)
+        starts = flatten(cohort.origins(sent.values, sent.membership)).double()
         parts = strengths(pick(cohort.given, 0), how.layers, how.lighter)
-        layout = Layout.of(updates, leading=1)
-        scales = torch.cat([torch.full((layout.shapes[name].numel(),), 1 / parts[name]) for name in updates])
-        rows = flatten(updates).double() * scales
+        layout = Layout.of(sent.values, leading=1)
+        scales = torch.cat([torch.full((layout.shapes[name].numel(),), 1 / parts[name]) for name in sent.values])
+        rows = (flatten(sent.values).double() - starts) * scales
+        rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)  # who diverged sends noise alone
         multiplier = how.multiplier_at(turn.round)
         if multiplier:
             grid = grid_of(multiplier)
@@ -74,8 +79,8 @@ class ClippedNoise(ClientGuard):
             norms = rows.norm(dim=1, keepdim=True)
             moved, spent = rows * (how.clip / norms).clamp_max(1.0), 0.0
         turn.ledger.spend(Spend("clipped ldp", spent), sent.ids.tolist())
-        back = layout.unflatten(moved / scales)
-        values = {name: (leaf - updates[name] + back[name]).to(leaf.dtype) for name, leaf in sent.values.items()}
+        left = layout.unflatten(starts + moved / scales)  # of what is public and what is noised, and of nothing else
+        values = {name: left[name].to(leaf.dtype) for name, leaf in sent.values.items()}
         return replace(sent, values=values, weights=torch.ones(len(sent)))
 
 

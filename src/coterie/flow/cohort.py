@@ -19,7 +19,7 @@ from coterie.flow.turn import Metrics, Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.optimisers import Optimiser
 from coterie.learn.params import Copies, Layout, Params, put, room_for
-from coterie.learn.sgd import GradientHook, Gradients, Local, check_finite, descend
+from coterie.learn.sgd import GradientHook, Gradients, Local, checked, descend
 from coterie.learn.threads import each_in_one_thread
 from coterie.privacy.ledger import Ledger
 from coterie.rng import Rng
@@ -71,11 +71,11 @@ class Cohort:
         kept = [memory.get(name, row) for memory, row in zip(self.memory, otherwise, strict=True)]
         return torch.stack(kept) if kept else otherwise
 
-    def updates(self, sent: Params, membership: Tensor) -> dict[str, Tensor]:
-        """(clients, slots | 1, ...): how far each moved from what it was given, for what is to leave it."""
+    def origins(self, sent: Params, membership: Tensor) -> dict[str, Tensor]:
+        """(clients, slots | 1, ...): what each was given and set out from, for what is to leave it."""
         chosen = membership.argmax(1)
         return {
-            name: leaf - (self.given[name] if leaf.shape[1] > 1 else self.given[name][chosen].unsqueeze(1))
+            name: self.given[name].expand_as(leaf) if leaf.shape[1] > 1 else self.given[name][chosen].unsqueeze(1)
             for name, leaf in sent.items()
         }
 
@@ -249,7 +249,7 @@ class Cohort:
         rate = local.rate(self.turn.round)
         plain = optimiser is None and guard.plain and not proximal
         if local.whole and plain and (found := self._repeated(model, start, local, example_weights, rate)):
-            return found
+            return found if guard.answers_anyway else checked(found, rate)
         if optimiser is not None and local.carry:
             self._recall_moments(optimiser, label)
         trained = descend(
@@ -262,6 +262,7 @@ class Cohort:
             proximal=proximal,
             gradients=gradients,
             optimiser=optimiser,
+            may_diverge=guard.answers_anyway,
         )
         if optimiser is not None and local.carry:
             self._keep_moments(optimiser, label)
@@ -273,10 +274,7 @@ class Cohort:
         """Plain steps on all data, where the model has a shorter way: to rounding the same as step by step."""
         steps = local.epochs or local.steps
         batch = next(self.batches(replace(local, steps=1, epochs=None), example_weights), None)
-        found = None if batch is None else model.repeated(start, batch, steps, rate)
-        if found is not None:
-            check_finite(found, rate)
-        return found
+        return None if batch is None else model.repeated(start, batch, steps, rate)
 
     def _recall_moments(self, optimiser: Optimiser, label: str) -> None:
         optimiser.counts = self.recall(f"optimiser/{label}/steps", optimiser.counts)

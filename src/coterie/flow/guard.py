@@ -64,6 +64,11 @@ class ClientGuard:
         """Whether ``contribute`` changes an update in the open, by nothing but the update itself and chance."""
         return False
 
+    @property
+    def answers_anyway(self) -> bool:
+        """Whether ``contribute`` also takes training that ended in NaN: where silence would tell of the data."""
+        return False
+
     def receive(self, published: Published, turn: Turn) -> Published:
         """What was published, opened. All clients open it in the same way, so that in a simulation it is done once."""
         return published

@@ -44,6 +44,10 @@ class StackedClient(ClientGuard):
     def by_client(self) -> bool:
         return all(guard.by_client for guard in self.guards)
 
+    @property
+    def answers_anyway(self) -> bool:
+        return any(guard.answers_anyway for guard in self.guards)
+
     def receive(self, published: Published, turn: Turn) -> Published:
         return reduce(lambda found, guard: guard.receive(found, turn), reversed(self.guards), published)
 

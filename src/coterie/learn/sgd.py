@@ -107,8 +107,9 @@ def descend(
     proximal: float = 0.0,
     gradients: Gradients | None = None,
     optimiser: Optimiser | None = None,
+    may_diverge: bool = False,
 ) -> dict[str, Tensor]:
-    """The parameters (clients, ...) after these batches.
+    """The parameters (clients, ...) after these batches; NaN or infinite ones raise, unless they may be.
 
     ``start`` is used up if it is ``Owned``. A client that is not active stands still in that step. ``proximal`` is
     FedProx's mu: it pulls towards where the round started. ``gradients`` stands in for the model's own; whatever
@@ -145,18 +146,19 @@ def descend(
     params = dict(model.home(params))
     if optimiser is not None:
         optimiser.moments = {name: dict(model.home(leaves)) for name, leaves in optimiser.moments.items()}
-    check_finite(params, lr)
-    return params
+    return params if may_diverge else checked(params, lr)
 
 
 def _copied(start: Params) -> dict[str, Tensor]:
     return {name: leaf.clone(memory_format=torch.contiguous_format) for name, leaf in start.items()}
 
 
-def check_finite(params: Params, lr: float) -> None:
+def checked(params: dict[str, Tensor], lr: float) -> dict[str, Tensor]:
+    """The same, if all of it is finite."""
     for name, leaf in params.items():
         if not bool(torch.isfinite(leaf.sum())):
             raise Diverged(
                 f"leaf {name!r} became NaN or infinite in local training; lower lr={lr}, check the data, or, "
                 "if a client may send what it likes, aggregate robustly (Median, NormClip)"
             )
+    return params
