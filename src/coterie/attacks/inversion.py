@@ -10,9 +10,9 @@ of a bias is the mean probability of its class less the share of the batch that 
 
 Where we differ: several local steps are imitated step by step and differentiated through; entries that were not read
 (``ThreatModel.share``) are left out of the cosine; the weight of the total variation falls with the step, since what it
-helps to find it blurs. And the gradient of a single picture needs no search where it can be followed back through the
-layers (``coterie.attacks.layerwise``), or where the first layer is dense: the weight's gradient over the bias's is the
-picture.
+helps to find it blurs. And the gradient of one step is first followed back through the layers as far as that goes
+(``coterie.attacks.layerwise``). One picture, or a batch of which a dense network was trained, needs no search then; of
+other batches it is known what the convolutions made of each picture by itself, and the search is told.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from coterie.attacks.base import Pictures
-from coterie.attacks.layerwise import peeled
+from coterie.attacks.layerwise import Followed, peeled
 from coterie.data.auxiliary import Auxiliary
 from coterie.errors import NotPermitted, require
 from coterie.learn.generative.duel import last_layer
 from coterie.learn.generative.losses import total_variation
-from coterie.learn.models.model import Model, ModuleModel, outputs
+from coterie.learn.models.model import Model, outputs
 from coterie.learn.params import Params, flatten, pick, subtract
 from coterie.learn.sgd import Local
 from coterie.rng import Rng
@@ -40,6 +40,7 @@ from coterie.wire.view import ThreatModel, View
 CURIOUS_SERVER = ThreatModel("curious server", server=True, knows="how clients train, and the shape of a picture")
 MOST = 64  # pictures that are looked for at once, at most
 DECAYS = (3 / 8, 5 / 8, 7 / 8)  # when the step and the weight of smoothness become a tenth, of all iterations
+SMOOTHER = 30  # times the weight of smoothness, where it is known what the first layers made of each picture
 EXPLAINED = 1e-4  # one less the cosine of update and imitation, below which nothing is searched for
 
 
@@ -95,30 +96,37 @@ class GradientInversion:
     def inverted(self, start: Params, update: Params, rng: Rng) -> Tensor:
         """(pictures, ...) whose training from ``start`` moves the model as ``update`` does, as nearly as was found."""
         labels = self.labels(start, update, rng.child("labels"))
-        search = _Search(self, start, update, labels)
+        search = _Search(self, start, update, labels, self.followed(start, update, labels, rng.child("followed")))
         known = search.known
         if known is not None and float(search.apart(known).detach()) < EXPLAINED:
             return known
         starts = [rng.child("start"), *(rng.child("start", number) for number in range(1, self.tries))]
-        found = [self.descended(search, one) for one in starts]
+        found = [self.descended(search, one, search.smooth(number)) for number, one in enumerate(starts)]
         return min(found, key=lambda one: one[1])[0]
 
-    def descended(self, search: _Search, rng: Rng) -> tuple[Tensor, float]:
+    def descended(self, search: _Search, rng: Rng, smoothness: float) -> tuple[Tensor, float]:
         """Where the way down from one start ends, and how far from the update that is."""
         x = search.first(rng.torch()).requires_grad_()
         adam = torch.optim.Adam([x], lr=self.lr * (self.span[1] - self.span[0]))
         milestones = [int(part * self.iterations) for part in DECAYS]
         schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, 0.1)
         for iteration in range(self.iterations):
-            smooth = self.tv * 0.1 ** sum(iteration >= one for one in milestones)
-            loss = search.apart(x) + smooth * total_variation(x)
+            smooth = smoothness * 0.1 ** sum(iteration >= one for one in milestones)
+            loss = search.loss(x) + smooth * total_variation(x)
             (x.grad,) = torch.autograd.grad(loss, [x])
             x.grad.sign_()
             adam.step()
             schedule.step()
             with torch.no_grad():
                 x.clamp_(*self.span)
-        return x.detach(), float(search.apart(x).detach())
+        return x.detach(), float(search.loss(x).detach())
+
+    def followed(self, start: Params, update: Params, labels: Tensor, rng: Rng) -> Followed | None:
+        """How far the gradient of a single step can be followed back to the pictures."""
+        if len(labels) > 1:
+            return None
+        gradient = [-leaf / self.local.lr for leaf in update.values()]
+        return peeled(self.model.module(start), gradient, self.shape, labels.flatten(), rng.torch())
 
     def labels(self, start: Params, update: Params, rng: Rng) -> Tensor:
         """(steps, batch): how many of each class are in it, from the last layer; their order says nothing."""
@@ -152,6 +160,7 @@ class _Search:
     start: Params
     update: Params
     labels: Tensor  # (steps, batch)
+    followed: Followed | None = None
     _target: Tensor = field(init=False)
     _read: Tensor = field(init=False)
 
@@ -171,15 +180,24 @@ class _Search:
 
     @cached_property
     def known(self) -> Tensor | None:
-        """The picture as layers give it away, where there is one alone and they do."""
-        if self.labels.numel() > 1:
-            return None
-        model, shape = self.how.model, self.how.shape
-        found = seen_through(self.update, shape)
-        if found is None and isinstance(model, ModuleModel):
-            gradient = {name: -leaf / self.how.local.lr for name, leaf in self.update.items()}
-            found = peeled(model.build(), self.start, gradient, shape)
-        return None if found is None else found.float().clamp(*self.how.span)
+        """The pictures as layers give them away, where they do."""
+        found = None if self.followed is None else self.followed.examples
+        if found is None and self.labels.numel() == 1:
+            found = seen_through(self.update, self.how.shape)
+        return None if found is None else found.float().reshape(-1, *self.how.shape).clamp(*self.how.span)
+
+    def smooth(self, number: int) -> float:
+        """How much smoothness counts in a start: of small batches now more and now less of it finds them."""
+        return self.how.tv * (SMOOTHER if self._told and number % 2 == 0 else 1)
+
+    def loss(self, x: Tensor) -> Tensor:
+        """How far what these pictures would do to the model is from what was seen, and from what was followed."""
+        return self.apart(x) + self._told.apart(x) if self._told else self.apart(x)
+
+    @property
+    def _told(self) -> Followed | None:
+        """What is known of pictures on their way; pictures that explain the update badly are a start and no more."""
+        return self.followed if self.followed is not None and self.followed.examples is None else None
 
     def apart(self, x: Tensor) -> Tensor:
         """One less the cosine of the update and of what these pictures would make of the model."""

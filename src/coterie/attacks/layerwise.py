@@ -1,17 +1,20 @@
-"""The input of a network from the gradient of one example, layer by layer and without a search (Zhu and Blaschko 2021).
+"""The inputs of a network from the gradient of one example or of a few, layer by layer and without a search.
 
-From the last layer back, what went into each layer and what was passed back through it are both exact:
+From the last layer back, what went into each layer and what was passed back through it are both exact (R-GAP, Zhu and
+Blaschko 2021, for one example):
 
-- of a dense layer, row i of the weight's gradient is the bias's times the input (Phong et al. 2018);
-- of a convolution, the gradient and what came out are linear in what went in, more equations than there are unknowns;
+- of the last dense layers, ``coterie.attacks.separation`` tells one example of a batch from another;
+- of a further dense layer, the weight's gradient is what was passed back times what went in (Phong et al. 2018);
+- of a convolution, the gradient and what came out are linear in what went in;
 - of a pooling, a value is known and where it came from is not. R-GAP has no answer to that, and here is one. The
-  gradient of the convolution below, (channels, patch), is D times the patches, and D has one entry a channel and
-  window, known but for its place. The channels that take a window's value from the same place are a vector of zeros
-  and ones times known numbers, in the space that the gradient's columns span: a linear programme finds it. Which place
-  it is, is told by the patches, which overlap and are nothing where the picture ends.
+  gradient of the convolution below, (channels, patch), is D times the patches, and D has one entry a channel, window
+  and example, known but for its place. The channels that take a window's value from the same place are a vector of
+  zeros and ones times known numbers, in the space that the gradient's columns span: a linear programme finds it. Which
+  place it is, is told by the patches, which overlap and are nothing where the picture ends.
 
-It is for networks of convolutions, poolings with fewer places than the convolution below has channels, leaky ReLUs and
-dense layers. Of anything else it says nothing (None), nor of a gradient that is no single example's.
+It is for networks of convolutions, poolings with fewer places in all examples together than half the channels below,
+leaky ReLUs and dense layers; at ReLUs below dense layers it ends. Where it ends it says how far it has come:
+what the first layers made of each example is known then, which is most of what a search needs to know.
 """
 
 from __future__ import annotations
@@ -26,32 +29,65 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, fold, unfold
+from torch.nn.functional import conv2d, fold, one_hot, unfold
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from coterie.attacks.separation import Lost, separated
 from coterie.learn.params import Params
 
 SLACK = 0.05  # of zero and one, in the programme
 TINY = 1e-3  # of what is passed back to a channel, for what rounding does to it
 NOISE = 1e-4  # singular values below this part of the largest are rounding: uploads have single precision
+AGREES = 1e-2  # of what came out of a dense layer, and no more differs from what its inputs make
 EXACT = 1e-9  # of what was to be explained, and no less is left of the slope
 PATIENCE = 1500  # steps of least squares, at most
 
 
-class Lost(Exception):
-    """A layer through which nothing can be followed."""
+@dataclass(frozen=True)
+class Followed:
+    """How far a gradient could be followed back: ``value`` (examples, ...) is what ``front`` makes of the examples.
+
+    If nothing is left in front, these are the examples. NaN: unknown.
+    """
+
+    front: nn.Sequential
+    value: Tensor
+
+    @property
+    def examples(self) -> Tensor | None:
+        return None if len(self.front) else self.value
+
+    def apart(self, x: Tensor) -> Tensor:
+        """How far these examples are from what is known, in parts of that."""
+        known = ~self.value.isnan()
+        value = self.value[known].to(x)
+        made: Tensor = self.front(x)[known]
+        return (made - value).square().sum() / value.square().sum()
 
 
-def peeled(network: nn.Module, params: Params, gradient: Params, shape: tuple[int, int, int]) -> Tensor | None:
-    """(1, channels, rows, columns): the one example of which this is the gradient, if it can be followed back."""
-    if not isinstance(network, nn.Sequential) or not all(bool(leaf.isfinite().all()) for leaf in gradient.values()):
-        return None
-    params, gradient = ({name: leaf.double() for name, leaf in leaves.items()} for leaves in (params, gradient))
+def peeled(
+    network: nn.Module,
+    gradient: Sequence[Tensor],
+    shape: tuple[int, int, int],
+    labels: Tensor,
+    draws: torch.Generator,
+) -> Followed | None:
+    """What can be said of the examples (labels' many) whose mean gradient this is; None if nothing can.
+
+    ``gradient`` is that of the network's parameters, in their order.
+    """
     layers = [(name, layer) for name, layer in network.named_children() if not _is_idle(layer)]
+    followable = isinstance(network, nn.Sequential) and not any(isinstance(layer, nn.Dropout) for _, layer in layers)
+    if not followable or not all(bool(leaf.isfinite().all()) for leaf in gradient):
+        return None
+    own = {name: leaf.detach().double() for name, leaf in network.named_parameters()}
+    slopes = {name: leaf.double() for name, leaf in zip(own, gradient, strict=True)}
     try:
-        return _Peel(layers, params, gradient, _inputs(layers, shape)).input()
+        peel = _Peel(layers, own, slopes, _inputs(layers, shape), len(labels))
+        left = peel.down_from(peel.top(labels, draws))
     except Lost:
         return None
+    return Followed(nn.Sequential(*(layer for _, layer in layers[:left])).requires_grad_(False), peel.value)
 
 
 def _is_idle(layer: nn.Module) -> bool:
@@ -73,23 +109,52 @@ def _inputs(layers: list[tuple[str, nn.Module]], shape: tuple[int, int, int]) ->
 
 
 class _Peel:
-    """Layers from the last to the first, with ``value`` what came out of one (NaN: unknown) and ``slope`` what the loss
-    passes back to it."""
+    """Layers from the last to the first, with ``value`` (examples, ...) what came out of one (NaN: unknown) and
+    ``slope`` what the loss passes back to it."""
 
     def __init__(
-        self, layers: list[tuple[str, nn.Module]], params: Params, gradient: Params, inputs: list[torch.Size]
+        self,
+        layers: list[tuple[str, nn.Module]],
+        params: Params,
+        gradient: Params,
+        inputs: list[torch.Size],
+        examples: int,
     ) -> None:
-        self.layers, self.params, self.gradient, self.inputs = layers, params, gradient, inputs
+        self.layers, self.params, self.gradient = layers, params, gradient
+        self.inputs = [torch.Size((examples, *shape[1:])) for shape in inputs]
         self.value, self.slope = torch.empty(0), torch.empty(0)
 
-    def input(self) -> Tensor:
-        name, layer = self.layers[-1]
+    def top(self, labels: Tensor, draws: torch.Generator) -> int:
+        """What went into the last layer, and how many layers are left below it."""
+        last = len(self.layers) - 1
+        name, layer = self.layers[last]
         if not isinstance(layer, nn.Linear) or layer.bias is None:
             raise Lost(name)
-        self.slope = self.gradient[f"{name}.bias"]
-        for place in reversed(range(len(self.layers))):
-            self.peel(place)
-        return self.value
+        if len(labels) == 1:
+            self.slope = self.gradient[f"{name}.bias"][None]
+            self.value = torch.full_like(self.slope, torch.nan)
+            self.dense(name)
+            said = torch.softmax(self.value @ self.params[f"{name}.weight"].T + self.params[f"{name}.bias"], 1)
+            if not float((said - one_hot(labels, said.shape[1]) - self.gradient[f"{name}.bias"]).norm()) <= AGREES:
+                raise Lost(name)
+            return last
+        if last < 2:
+            raise Lost(name)
+        (above, hidden), (_, bent) = self.layers[last - 2 : last]
+        below = _below(bent)
+        if below is None or not isinstance(hidden, nn.Linear) or hidden.bias is None:
+            raise Lost(name)
+        self.value, self.slope = separated(self.params, self.gradient, (above, name), below, labels, draws)
+        return last
+
+    def down_from(self, place: int) -> int:
+        """How many layers are left when it ends."""
+        for left in reversed(range(place)):
+            try:
+                self.peel(left)
+            except Lost:
+                return left + 1
+        return 0
 
     def peel(self, place: int) -> None:
         name, layer = self.layers[place]
@@ -97,6 +162,9 @@ class _Peel:
             self.dense(name)
         elif isinstance(layer, nn.LeakyReLU):
             self.leaky(layer.negative_slope)
+        elif isinstance(layer, nn.ReLU) and place and isinstance(self.layers[place - 1][1], nn.Linear):
+            on = self.value > NOISE * self.value.max()
+            self.value, self.slope = torch.where(on, self.value, torch.nan), self.slope * on
         elif isinstance(layer, nn.Flatten):
             self.value, self.slope = (one.reshape(self.inputs[place]) for one in (self.value, self.slope))
         elif isinstance(layer, nn.MaxPool2d):
@@ -107,11 +175,14 @@ class _Peel:
             raise Lost(name)
 
     def dense(self, name: str) -> None:
-        strength = self.slope.square().sum()
-        if not float(strength):
+        if not bool(self.slope.any(1).all()):
             raise Lost(name)
-        self.value = self.slope @ self.gradient[f"{name}.weight"] / strength
-        self.slope = self.slope @ self.params[f"{name}.weight"]
+        weight, known = self.params[f"{name}.weight"], ~self.value.isnan()
+        entered = torch.linalg.lstsq(self.slope.T, self.gradient[f"{name}.weight"]).solution
+        made = entered @ weight.T + self.params.get(f"{name}.bias", 0)
+        if not float((made - self.value)[known].norm()) <= AGREES * float(self.value[known].norm()):
+            raise Lost(name)
+        self.value, self.slope = entered, self.slope @ weight
 
     def leaky(self, below: float) -> None:
         negative = self.value < 0
@@ -122,6 +193,8 @@ class _Peel:
         """Least squares over what came out, where it is known, and over the gradient."""
         weight, how = self.params[f"{name}.weight"], _how(layer)
         slope, known = self.slope, ~self.value.isnan()
+        if int(known.sum()) + weight.numel() < shape.numel():
+            raise Lost("more unknowns than equations")
         out = self.value if layer.bias is None else self.value - self.params[f"{name}.bias"][:, None, None]
         strength = slope.norm() / weight.norm()  # both kinds of equations count alike
 
@@ -150,11 +223,18 @@ class _Peel:
         rows, columns = self.inputs[place][2:]
         name, convolution = self.layers[below]
         assert isinstance(convolution, nn.Conv2d)
-        windows = Windows(slope[0], side, columns)
+        windows = Windows(slope, side, columns)
         at = windows.origins(self.gradient[f"{name}.weight"].flatten(1), convolution, self.inputs[below])
-        spread = torch.full((len(at), rows * columns), torch.nan, dtype=slope.dtype)
-        self.value = spread.scatter(1, at, self.value[0].flatten(1)).reshape(self.inputs[place])
-        self.slope = torch.zeros_like(spread).scatter(1, at, self.slope[0].flatten(1)).reshape(self.inputs[place])
+        spread = torch.full((*at.shape[:2], rows * columns), torch.nan, dtype=slope.dtype)
+        self.value = spread.scatter(2, at, self.value.flatten(2)).reshape(self.inputs[place])
+        self.slope = torch.zeros_like(spread).scatter(2, at, self.slope.flatten(2)).reshape(self.inputs[place])
+
+
+def _below(layer: nn.Module | None) -> float | None:
+    """The slope of a bent line where it is negative; None if it is no such layer."""
+    if isinstance(layer, nn.ReLU):
+        return 0.0
+    return layer.negative_slope if isinstance(layer, nn.LeakyReLU) else None
 
 
 def _is_leaky(layer: nn.Module) -> bool:
@@ -192,25 +272,26 @@ def least_squares(forth: Callable[[Tensor], Parts], back: Callable[[Parts], Tens
 class Windows:
     """A pooling of ``side`` by ``side`` places over maps of so many columns, and what the loss passes back to it."""
 
-    slope: Tensor  # (channels, rows, columns), as it reaches the convolution below
+    slope: Tensor  # (examples, channels, rows, columns), as it reaches the convolution below
     side: int
     columns: int
 
     def origins(self, gradient: Tensor, layer: nn.Conv2d, shape: torch.Size) -> Tensor:
-        """(channels, windows): where the values come from, by the convolution's gradient (channels, patch)."""
-        slope = self.slope.flatten(1)
+        """(examples, channels, windows): where values come from, by the convolution's gradient (channels, patch)."""
+        slope = self.slope.flatten(2)
         left, sizes, _ = torch.linalg.svd(gradient, full_matrices=False)
         span = left[:, sizes > NOISE * sizes[0]]
-        if span.shape[1] >= len(slope):
-            raise Lost("more places than channels")
-        groups = [(window, one) for window in range(slope.shape[1]) for one in self.groups(span, slope[:, window])]
-        passed = torch.stack([slope[:, window] * one for window, one in groups], 1)
+        if 2 * self.side**2 * len(slope) * slope.shape[2] >= slope.shape[1]:
+            raise Lost("so many places that any channels would do")
+        spots = [(one, window) for one in range(len(slope)) for window in range(slope.shape[2])]
+        groups = [(spot, mask) for spot in spots for mask in self.groups(span, slope[spot[0], :, spot[1]])]
+        passed = torch.stack([slope[one, :, window] * mask for (one, window), mask in groups], 1)
         patches = torch.linalg.lstsq(passed, gradient).solution  # (groups, patch)
         found = torch.zeros(slope.shape, dtype=torch.int64)
-        for window in range(slope.shape[1]):
-            mine = [number for number, (where, _) in enumerate(groups) if where == window]
+        for one, window in spots:
+            mine = [number for number, (where, _) in enumerate(groups) if where == (one, window)]
             for number, place in zip(mine, self.placed(patches[mine], window, layer, shape), strict=True):
-                found[groups[number][1], window] = place
+                found[one, groups[number][1], window] = place
         return found
 
     def groups(self, span: Tensor, slope: Tensor) -> list[Tensor]:
@@ -239,7 +320,7 @@ class Windows:
 
     def placed(self, patches: Tensor, window: int, layer: nn.Conv2d, shape: torch.Size) -> list[int]:
         """Of a window's places, the ones at which these patches overlap as patches of one picture do."""
-        down, across = divmod(window, self.slope.shape[2])
+        down, across = divmod(window, self.slope.shape[3])
         corner = down * self.side * self.columns + across * self.side
         places = [corner + row * self.columns + column for row in range(self.side) for column in range(self.side)]
         if len(patches) > len(places):
