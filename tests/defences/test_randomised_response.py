@@ -199,6 +199,19 @@ class TestDraws:
         assert np.array_equal(one[before == after], other[before == after])
         assert not np.array_equal(one[before != after], other[before != after])
 
+    def test_kept_answers_tell_for_certain_that_a_number_changed_and_claim_nothing(self) -> None:
+        """Two answers about a number that stays never differ; about one that moves they do. No epsilon allows that."""
+        channel, stays, moves = generalised(0.5, 16), np.zeros(300, dtype=np.int64), np.ones(300, dtype=np.int64)
+        first, second, third = (channel.draw_once(levels, Secrets.seeded(1)) for levels in (stays, stays, moves))
+        assert not (first != second).any()
+        assert (first != third).mean() > 0.5
+        kept = RandomisedResponse(channel, bound=35.0, memoised=True)
+        said = kept.guarantee(PROTOCOL.facts(by_columns()))
+        assert not said.proven
+        assert "says for certain" in str(said)
+        done = play(PROTOCOL, by_columns(), None, defence=kept)
+        assert done.ring.ledger.epsilon(0.0, Neighbours.REPLACE) == math.inf
+
     def test_numbers_outside_the_public_range_are_cut(self) -> None:
         found = told(torch.tensor([[-9.0, 0.0, 0.49, 2.0, 9.0]]), 0.0, 2.0, discretised(3), Secrets.seeded(0))
         assert found.tolist() == [[0.0, 0.0, 0.0, 2.0, 2.0]]

@@ -125,3 +125,11 @@ def test_parts_make_a_whole() -> None:
     assert Decision.some([FAILS, UNDECIDED, HOLDS]) is HOLDS
     assert Decision.some([FAILS, FAILS]) is FAILS
     assert (Decision.of(True), Decision.of(False)) == (HOLDS, FAILS)
+
+
+def test_seeds_that_all_say_the_same_have_an_interval() -> None:
+    """Ten equal numbers add up to other last digits in one order than in another."""
+    for value in (19.99999999997994, 0.1, 1 / 3, 60.0):
+        for seeds in range(2, 40):
+            found = Estimate.over(dict.fromkeys(range(seeds), value))
+            assert found.low <= found.value <= found.high

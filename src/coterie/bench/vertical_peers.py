@@ -5,11 +5,14 @@ Each runs in an interpreter of its own that the user names, from a script of our
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from statistics import mean, median
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -79,8 +82,11 @@ def beside_the_grid(
         return Ratio(name, median(times), "s of processor", setup=_missing(GRID) + ", and --vertcohirf the suite")
     folder = options.vertcohirf
     require((folder / "vertcohirf").is_dir(), "--vertcohirf", folder, "must hold the suite's package, vertcohirf")
-    work = {"table": x.tolist(), "parties": 3, "clusters": clusters, "sketches": sketches, "epsilon": epsilon}
-    found = their_seconds(GRID, options.science_python.absolute(), {**work, "rounds": runs}, folder)
+    with tempfile.TemporaryDirectory(prefix="grid") as home:
+        table = Path(home) / "table.npy"
+        np.save(table, x.numpy())
+        work = {"table": str(table), "parties": 3, "clusters": clusters, "sketches": sketches, "epsilon": epsilon}
+        found = their_seconds(GRID, options.science_python.absolute(), {**work, "rounds": runs}, folder)
     setup = (
         f"{GRID.setup}; mean squared distance left: ours {mean(left):.4f}, theirs {mean(found[runs:]):.4f}, one "
         f"cluster {_unexplained(x, torch.zeros(records, dtype=torch.int64), 1):.4f}"

@@ -119,6 +119,7 @@ class Estimate(Interval):
         mean = sum(known.values()) / len(known)
         if math.isnan(low):
             return Estimate(mean, by_seed=known)
+        mean = min(max(mean, low), high)  # equal values, added up in another order
         return Estimate(mean, min(max(low, least), most), min(max(high, least), most), by_seed=known)
 
     @staticmethod

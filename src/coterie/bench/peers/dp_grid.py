@@ -21,7 +21,7 @@ def spent() -> float:
 
 def main() -> None:
     """Print the processor seconds of each run, and how well each clusters: the mean squared distance that is left."""
-    x = np.array(WORK["table"], dtype=np.float64)
+    x = np.load(WORK["table"]).astype(np.float64)
     wide = x.shape[1] // WORK["parties"]
     groups = [list(range(at, at + wide)) for at in range(0, x.shape[1], wide)]
     seconds, left = [], []

@@ -25,6 +25,7 @@ from coterie.wire.messages import Contributions
 NO_RECORDS = "its clients tell no numbers of single records, so there is none to randomise; use it with VerticalKMeans"
 NOTHING = "no channel was given, so nothing is randomised"
 READ_OFF = "the range is read off the private data, which alone tells of its largest value; give public bounds"
+MEMOISED = "answers are kept, so that one that changes says for certain that its number did; fresh ones have an epsilon"
 ANSWER_BITS = 16  # of the range: float32 has room for what Laplace noise adds to it, and for sums of a dozen parties
 RELEASED = "released columns"  # what a party keeps: its columns as they were told once
 
@@ -44,6 +45,7 @@ class RandomisedResponse(Defence):
 
     A record pays for every number of every round and party: clusters x steps x parties x epsilon. ``memoised``: a
     number that comes again at the same level gets the answer that it got, so that averaging over rounds gains nothing.
+    But an answer that changes then says for certain that the level did, and nothing is guaranteed over rounds.
     """
 
     channel: Channel | None = None
@@ -63,10 +65,12 @@ class RandomisedResponse(Defence):
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         if self.channel is None:
             return ()
-        return pure_events(_price(self.channel, self.bound is not None), run.numbers_a_record * run.clients)
+        fresh = self.bound is not None and not self.memoised
+        return pure_events(_price(self.channel, fresh), run.numbers_a_record * run.clients)
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        return _guarantee(self.channel, self.bound is not None, self.events(run))
+        unsound = READ_OFF if self.bound is None else MEMOISED if self.memoised else ""
+        return _guarantee(self.channel, unsound, self.events(run))
 
 
 @dataclass(frozen=True)
@@ -111,19 +115,19 @@ class PerturbOnce(Defence):
         if self.channel is not None and told < run.columns:
             why = f"{run.columns - told} of {run.columns} columns are not marked and get no noise"
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE)
-        return _guarantee(self.channel, True, self.events(run))
+        return _guarantee(self.channel, "", self.events(run))
 
 
 def _price(channel: Channel, public: bool) -> float:
     return channel.epsilon if public else float("inf")
 
 
-def _guarantee(channel: Channel | None, public: bool, events: Sequence[DpEvent]) -> Guarantee:
+def _guarantee(channel: Channel | None, unsound: str, events: Sequence[DpEvent]) -> Guarantee:
     """Against the server and whoever reads it: all parties' answers about one record, replaced by another's."""
     if channel is None:
         return Guarantee.none(NOTHING, Level.RECORD, Trust.LOCAL_NOISE)
-    if not public or not np.isfinite(channel.epsilon):
-        why = _rules_out(channel) if public else READ_OFF
+    if unsound or not np.isfinite(channel.epsilon):
+        why = unsound or _rules_out(channel)
         return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, channel.stated)
     return guarantee_of(events, 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
 
@@ -144,7 +148,8 @@ class RespondingClient(ClientGuard):
     def _answered(self, name: str, leaf: Tensor, ids: list[int], cohort: Cohort) -> Tensor:
         """Of a leaf (clients, 1, records, numbers)."""
         turn = cohort.turn
-        cost = Spend(f"{turn.kind}/{name}", epsilon=_price(self.channel, self.bound is not None))
+        fresh = self.bound is not None and not self.memoised
+        cost = Spend(f"{turn.kind}/{name}", epsilon=_price(self.channel, fresh))
         turn.ledger.spend(cost, times=len(ids) * leaf.shape[-1])  # every party's answers are of the same records
         rows = []
         for party, row in zip(ids, leaf[:, 0], strict=True):
