@@ -44,7 +44,8 @@ class VerticalKMeans(NearestCentreEstimator):
 
     ``labels_`` are of the records that all parties have, which ``record_ids_`` names. ``cluster_centers_`` joins what
     each party keeps to itself, and no party or server of a real federation would have it. ``predict`` and ``score``
-    take joined rows, and go by Euclidean distances whatever ``fusion`` is.
+    take joined rows, and go by Euclidean distances whatever ``fusion`` is. ``privacy_spent_`` is of one ``fit``: each
+    tells everything anew, under fresh noise unless ``random_state`` is given, and what several cost adds up.
     """
 
     def __init__(
