@@ -140,7 +140,7 @@ def test_of_several_starts_the_one_that_explains_most_is_kept() -> None:
     attack = GradientInversion(CNN, ONE, SHAPE, iterations=3)
     search = _Search(attack, start, update, attack.labels(start, update, rng.child("labels")))
     streams = [rng.child("start"), *(rng.child("start", number) for number in (1, 2, 3))]
-    tried = [attack.descended(search, stream, attack.tv) for stream in streams]
+    tried = [attack.descended(search, stream) for stream in streams]
     assert len({loss for _, loss in tried}) == 4
     kept = replace(attack, tries=4).inverted(start, update, rng)
     assert torch.equal(kept, min(tried, key=lambda one: one[1])[0])

@@ -56,8 +56,7 @@ def test_what_convolutions_made_of_each_picture_of_a_batch(labels: tuple[int, ..
     made, told = found.front(x).flatten(1), found.value.float().flatten(1)
     order = [int((made - one).norm(dim=1).argmin()) for one in told]
     assert sorted(order) == list(range(len(labels)))
-    assert float(found.apart(x[order])) < 1e-6
-    assert float(found.apart(x[order].flip(3))) > 1e-2
+    torch.testing.assert_close(told, made[order], atol=1e-3 * float(made.abs().max()), rtol=0)
 
 
 def test_a_dense_network_gives_a_whole_batch_away() -> None:

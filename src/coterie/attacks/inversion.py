@@ -11,8 +11,7 @@ of a bias is the mean probability of its class less the share of the batch that 
 Where we differ: several local steps are imitated step by step and differentiated through; entries that were not read
 (``ThreatModel.share``) are left out of the cosine; the weight of the total variation falls with the step, since what it
 helps to find it blurs. And the gradient of one step is first followed back through the layers as far as that goes
-(``coterie.attacks.layerwise``). One picture, or a batch of which a dense network was trained, needs no search then; of
-other batches it is known what the convolutions made of each picture by itself, and the search is told.
+(``coterie.attacks.layerwise``). One picture, and often a batch that trained a dense network, needs no search then.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ from coterie.wire.view import ThreatModel, View
 CURIOUS_SERVER = ThreatModel("curious server", server=True, knows="how clients train, and the shape of a picture")
 MOST = 64  # pictures that are looked for at once, at most
 DECAYS = (3 / 8, 5 / 8, 7 / 8)  # when the step and the weight of smoothness become a tenth, of all iterations
-SMOOTHER = 30  # times the weight of smoothness, where it is known what the first layers made of each picture
 EXPLAINED = 1e-4  # one less the cosine of update and imitation, below which nothing is searched for
 
 
@@ -101,25 +99,25 @@ class GradientInversion:
         if known is not None and float(search.apart(known).detach()) < EXPLAINED:
             return known
         starts = [rng.child("start"), *(rng.child("start", number) for number in range(1, self.tries))]
-        found = [self.descended(search, one, search.smooth(number)) for number, one in enumerate(starts)]
+        found = [self.descended(search, one) for one in starts]
         return min(found, key=lambda one: one[1])[0]
 
-    def descended(self, search: _Search, rng: Rng, smoothness: float) -> tuple[Tensor, float]:
+    def descended(self, search: _Search, rng: Rng) -> tuple[Tensor, float]:
         """Where the way down from one start ends, and how far from the update that is."""
         x = search.first(rng.torch()).requires_grad_()
         adam = torch.optim.Adam([x], lr=self.lr * (self.span[1] - self.span[0]))
         milestones = [int(part * self.iterations) for part in DECAYS]
         schedule = torch.optim.lr_scheduler.MultiStepLR(adam, milestones, 0.1)
         for iteration in range(self.iterations):
-            smooth = smoothness * 0.1 ** sum(iteration >= one for one in milestones)
-            loss = search.loss(x) + smooth * total_variation(x)
+            smooth = self.tv * 0.1 ** sum(iteration >= one for one in milestones)
+            loss = search.apart(x) + smooth * total_variation(x)
             (x.grad,) = torch.autograd.grad(loss, [x])
             x.grad.sign_()
             adam.step()
             schedule.step()
             with torch.no_grad():
                 x.clamp_(*self.span)
-        return x.detach(), float(search.loss(x).detach())
+        return x.detach(), float(search.apart(x).detach())
 
     def followed(self, start: Params, update: Params, labels: Tensor, rng: Rng) -> Followed | None:
         """How far the gradient of a single step can be followed back to the pictures."""
@@ -185,19 +183,6 @@ class _Search:
         if found is None and self.labels.numel() == 1:
             found = seen_through(self.update, self.how.shape)
         return None if found is None else found.float().reshape(-1, *self.how.shape).clamp(*self.how.span)
-
-    def smooth(self, number: int) -> float:
-        """How much smoothness counts in a start: of small batches now more and now less of it finds them."""
-        return self.how.tv * (SMOOTHER if self._told and number % 2 == 0 else 1)
-
-    def loss(self, x: Tensor) -> Tensor:
-        """How far what these pictures would do to the model is from what was seen, and from what was followed."""
-        return self.apart(x) + self._told.apart(x) if self._told else self.apart(x)
-
-    @property
-    def _told(self) -> Followed | None:
-        """What is known of pictures on their way; pictures that explain the update badly are a start and no more."""
-        return self.followed if self.followed is not None and self.followed.examples is None else None
 
     def apart(self, x: Tensor) -> Tensor:
         """One less the cosine of the update and of what these pictures would make of the model."""

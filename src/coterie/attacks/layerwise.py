@@ -14,7 +14,7 @@ Blaschko 2021, for one example):
 
 It is for networks of convolutions, poolings with fewer places in all examples together than half the channels below,
 leaky ReLUs and dense layers; at ReLUs below dense layers it ends. Where it ends it says how far it has come:
-what the first layers made of each example is known then, which is most of what a search needs to know.
+what the first layers made of each example by itself is known then.
 """
 
 from __future__ import annotations
@@ -56,13 +56,6 @@ class Followed:
     @property
     def examples(self) -> Tensor | None:
         return None if len(self.front) else self.value
-
-    def apart(self, x: Tensor) -> Tensor:
-        """How far these examples are from what is known, in parts of that."""
-        known = ~self.value.isnan()
-        value = self.value[known].to(x)
-        made: Tensor = self.front(x)[known]
-        return (made - value).square().sum() / value.square().sum()
 
 
 def peeled(
