@@ -203,6 +203,10 @@ class Keystream:
             size = min(len(_ZEROS), count - start)
             self._cipher.update_into(_ZEROS[:size], view[start : start + size + self.SPARE])
 
+    def word(self) -> int:
+        """The next 64 bits."""
+        return int(self.words(1)[0])
+
     def words(self, count: int) -> NDArray[np.uint64]:
         buffer = np.empty(8 * count + self.SPARE, dtype=np.uint8)
         self.fill(buffer, 8 * count)

@@ -126,7 +126,7 @@ def test_how_much_is_read_and_made_says_nothing_of_what_is_drawn(monkeypatch: py
     for key in range(600):
         read.clear()
         out = np.empty(3, dtype=np.int32)
-        Draws(Secrets.seeded(key), 3).fill(out)
+        Draws.of([Secrets.seeded(key)], 3)[0].fill(out)
         amounts.add(tuple(read))
         values.append(out)
     assert len(amounts) == 1

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from coterie.errors import InvalidInput
 from coterie.learn import whole_products
-from coterie.learn.exact_gradients import BYTE_UNITS, FINEST, exact_dense_sums, gradient_step, stands_alone
+from coterie.learn.exact_gradients import BYTE_UNITS, FINEST, DenseSums, exact_dense_sums, gradient_step, stands_alone
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch
-from coterie.learn.params import stack
+from coterie.learn.params import Layout, stack
+from coterie.learn.whole_products import SummedOuterProducts
 from coterie.rng import Rng
 
 WIDTH, CLIP = 16, 0.7
@@ -28,11 +29,9 @@ def random_layers(seed: int, sizes: tuple[int, ...] = (30, 12, 4), clients: int 
     return inputs, deltas
 
 
-def flat(sums: list[tuple[Tensor, Tensor]]) -> Tensor:
+def flat(sums: DenseSums) -> Tensor:
     """(clients, length) int64"""
-    whole = torch.cat([part.flatten(1).double() for pair in sums for part in pair], 1)
-    assert torch.equal(whole, whole.round())
-    return whole.long()
+    return torch.stack([torch.from_numpy(own).long() for own in sums])
 
 
 def only(layers: Layers, example: int) -> Layers:
@@ -90,11 +89,11 @@ def test_it_is_the_clipped_gradient(clip: float) -> None:
     deltas = model._backward(params, batch, inputs, masks, logits)
     expected = model.gradients(params, batch, clip)
     units = 1 << 18
-    sums, step = exact_dense_sums(inputs, deltas, clip, units), gradient_step(clip, units, [(50, 20), (20, 5)])
-    for layer, (weight, bias) in enumerate(sums):
-        for name, found in (("weight", weight), ("bias", bias)):
-            off = (found * step - expected[f"{layer}.{name}"]).norm() / expected[f"{layer}.{name}"].norm()
-            assert float(off) < (0.02 if clip < 100 else 0.1), name
+    step = gradient_step(clip, units, [(50, 20), (20, 5)])
+    sums = flat(exact_dense_sums(inputs, deltas, clip, units)) * step
+    for name, found in Layout.of(expected, leading=1).unflatten(sums).items():
+        off = (found - expected[name]).norm() / expected[name].norm()
+        assert float(off) < (0.02 if clip < 100 else 0.1), name
 
 
 def test_one_example_more_moves_the_sum_by_itself_alone() -> None:
@@ -150,9 +149,9 @@ def test_products_that_cut_their_sums_are_found_out(monkeypatch: pytest.MonkeyPa
     """As kernels do that add two products of bytes in 16 bits."""
     exact = torch._int_mm
 
-    def cut(left: Tensor, right: Tensor, *, out: Tensor) -> Tensor:
+    def cut(left: Tensor, right: Tensor) -> Tensor:
         parts = [exact(left[:, at : at + 2], right[at : at + 2]) for at in range(0, left.shape[1], 2)]
-        return out.copy_(torch.stack([part.clamp(-32_000, 32_000) for part in parts]).sum(0))
+        return torch.stack([part.clamp(-32_000, 32_000) for part in parts]).sum(0)
 
     whole_products.bytes_multiply.cache_clear()
     usable = whole_products.bytes_multiply(16, 5, 7, 1)
@@ -169,11 +168,13 @@ def test_sums_beyond_what_floats_hold_are_added_in_parts(monkeypatch: pytest.Mon
     for usable in (True, False):
         if not usable:
             monkeypatch.setattr(whole_products, "bytes_multiply", lambda *shape: False)
-        found = whole_products.summed_outer_products(left, right, 127**2 * 3, bytes_only=True)
+        found = torch.empty(6, dtype=torch.int32)
+        SummedOuterProducts(left, right, 127**2 * 3, bytes_only=True).into(found, 0)
         assert bool((found == 3001 * 127**2).all())
-    assert whole_products.summed_outer_products(left[:, :0], right[:, :0], 9, bytes_only=True).abs().sum() == 0
+    SummedOuterProducts(left[:, :0], right[:, :0], 9, bytes_only=True).into(found, 0)
+    assert found.abs().sum() == 0
     with pytest.raises(InvalidInput, match=r"must be below 2\^31"):
-        whole_products.summed_outer_products(left, right, 1 << 20, bytes_only=True)
+        SummedOuterProducts(left, right, 1 << 20, bytes_only=True)
 
 
 def test_products_of_lower_precision_are_refused() -> None:

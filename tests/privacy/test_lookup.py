@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 from tests.references.discrete_gaussian import Coins
 
-from coterie.privacy.lookup import BLOCK, CELLS, PLACES, REACH, SIGMA, Draws, Table, _pi, table
+from coterie.privacy.lookup import BLOCK, CELLS, PLACES, REACH, SIGMA, Draws, Room, Table, _pi, table
 from coterie.rng import Keystream, Secrets
 
 FALSE_ALARM = 1e-6
@@ -45,9 +45,8 @@ class Scripted(Keystream):
 def test_cells_and_proposals_make_up_the_distribution() -> None:
     """Every value's chance, by cells and by proposals that stay, against its probability: to a threshold's bits."""
     found, expected = table(), likely()
-    counted = np.bincount((found.wholes[: found.easy] - LOWEST) // PLACES, minlength=len(expected))
+    counted = np.bincount((found.lowest[: found.easy] - LOWEST) // PLACES, minlength=len(expected))
     assert np.array_equal(counted, found.counts)
-    assert np.array_equal(found.singles, found.wholes.astype(np.float32))
     proposed = np.bincount((found.proposed - LOWEST) // PLACES, minlength=len(expected))
     assert np.array_equal(proposed, found.shares)
     assert len(found.proposed) == CELLS
@@ -99,14 +98,14 @@ def test_a_word_next_to_a_threshold_asks_for_more() -> None:
     given = np.array([limit - 5, limit, limit + 5], dtype="<u4").tobytes()
     given += np.array([cell] * tries, dtype="<u2").tobytes() + bytes([value % PLACES] * tries)
     for word, kept in ((0, [value, value]), (2**64 - 1, [value])):
-        assert found._accepted(tries, Scripted(given, word)).tolist() == kept
+        assert found._accepted(tries, [Scripted(given, word)])[0].tolist() == kept
 
 
 def test_draws_fit_the_distribution_value_by_value() -> None:
     """Chi-square over places in the bucket, over single values near zero, and over buckets; once in a million keys."""
     count, expected = 3_000_000, likely()
     drawn = np.empty(count, dtype=np.int32)
-    Draws(Secrets.seeded(6), count).fill(drawn)
+    Draws.of([Secrets.seeded(6)], count)[0].fill(drawn)
     cells = drawn.astype(np.int64) - LOWEST
     by_bucket, by_place = np.bincount(cells // PLACES, minlength=len(expected)), np.bincount(cells % PLACES)
     middle = slice(len(expected) // 2 - 250, len(expected) // 2 + 250)
@@ -122,7 +121,7 @@ def test_draws_fit_the_distribution_value_by_value() -> None:
 def test_what_the_cells_leave_is_the_remainder() -> None:
     """The second part alone, whose share is too small to show in the whole; once in a million keys."""
     found, count = table(), 400_000
-    drawn = found.remainders(count, Secrets.seeded(8).stream()).astype(np.int64) - LOWEST
+    drawn = found.remainders(count, [Secrets.seeded(8).stream()])[0].astype(np.int64) - LOWEST
     rest = likely() - found.counts[:, None] / (CELLS * PLACES)
     rest /= rest.sum()
     middle = slice(len(rest) // 2 - 200, len(rest) // 2 + 200)
@@ -132,13 +131,26 @@ def test_what_the_cells_leave_is_the_remainder() -> None:
         assert ((seen[part] - due[part]) ** 2 / due[part]).sum() < chi2.isf(FALSE_ALARM, len(due[part]))
 
 
-def test_blocks_and_types_are_one_stream() -> None:
+def test_blocks_are_one_stream() -> None:
     count = BLOCK + 1000
-    singles, wholes = np.empty(count, dtype=np.float32), np.empty(count, dtype=np.int32)
-    for out in (singles, wholes):
-        Draws(Secrets.seeded(3), count).fill(out)
-    assert np.array_equal(singles.astype(np.int32), wholes)
-    assert abs(wholes).max() < REACH * SIGMA
+    whole, parts = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
+    Draws.of([Secrets.seeded(3)], count)[0].fill(whole)
+    draws = Draws.of([Secrets.seeded(3)], count)[0]
+    draws.fill(parts[:BLOCK])
+    draws.fill(parts[BLOCK:])
+    assert np.array_equal(whole, parts)
+    assert abs(whole).max() < REACH * SIGMA
+
+
+def test_remainders_that_do_not_suffice_are_drawn_anew() -> None:
+    """More draws than were announced need more of w than was made ready: they come from the same stream, later."""
+    announced, count = 1000, 1_000_000
+    short = Draws.of([Secrets.seeded(4)], announced)[0]
+    short._room = Room.of(BLOCK)
+    again = np.empty(count, dtype=np.int32)
+    short.fill(again)
+    assert abs(again / SIGMA).max() > 4
+    assert abs(np.mean((again / SIGMA) ** 2) - 1) < 6 * math.sqrt(2 / count)
 
 
 def test_the_oracle_agrees() -> None:
@@ -146,7 +158,7 @@ def test_the_oracle_agrees() -> None:
     coins, count = Coins(Secrets.seeded(8)), 4_000
     oracle = np.array([coins.gaussian(64**2) for _ in range(count)]) / 64
     ours = np.empty(count, dtype=np.int32)
-    Draws(Secrets.seeded(9), count).fill(ours)
+    Draws.of([Secrets.seeded(9)], count)[0].fill(ours)
     edges = [-math.inf, *np.linspace(-2, 2, 15), math.inf]
     first, second = (np.histogram(drawn, edges)[0] for drawn in (oracle, ours / SIGMA))
     assert ((first - second) ** 2 / (first + second)).sum() < chi2.isf(FALSE_ALARM, len(first) - 1)

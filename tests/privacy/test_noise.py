@@ -22,14 +22,26 @@ def exact_pmf(sigma: float, reach: int) -> NDArray[np.float64]:
     return np.array([float(p) for p in probabilities(sigma, reach)])
 
 
-def test_noise_in_single_precision_is_the_same_noise() -> None:
+def test_noise_in_32_bits_is_the_same_noise() -> None:
     noise, root = DiscreteGaussian(1), Secrets.seeded(3)
-    blocks = [(start, drawn.copy()) for start, drawn in noise.blocks(BLOCK + 9, root, single=True)]
-    assert [start for start, _ in blocks] == [0, BLOCK]
-    assert all(drawn.dtype == np.float32 for _, drawn in blocks)
-    assert np.array_equal(np.concatenate([drawn for _, drawn in blocks]), noise.draw(BLOCK + 9, root))
-    with pytest.raises(InvalidInput, match="levels=2 must be 1"):
-        next(DiscreteGaussian(2).blocks(1, root, single=True))
+    drawn, narrow = noise.draw(BLOCK + 9, root), np.zeros(BLOCK + 9, dtype=np.int32)
+    noise.add_to(narrow, root)
+    assert np.array_equal(narrow, drawn)
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_draws_of_several_nodes_are_those_of_each_alone(levels: int) -> None:
+    noise, nodes = DiscreteGaussian(levels), [Secrets.seeded(seed) for seed in range(5)]
+    for node, draws in zip(nodes, noise.draws(40_000, nodes), strict=True):
+        total = np.zeros(40_000, dtype=np.int64)
+        noise.add_drawn(total, draws)
+        assert np.array_equal(total, noise.draw(40_000, node))
+
+
+def test_32_bits_hold_the_narrowest_alone() -> None:
+    narrow, root = np.zeros(1, dtype=np.int32), Secrets.seeded(3)
+    with pytest.raises(InvalidInput, match="int32 where levels=2 is 1"):
+        DiscreteGaussian(2).add_to(narrow, root)
 
 
 @pytest.mark.parametrize("levels", [1, 2, 3, 4, 5])

@@ -136,11 +136,13 @@ def private_step(options: Options, clients: int = 20, batch_size: int = 50) -> I
     grid, parts = NoiseGrid.planned(1.0, units[1], units[0]), _parts(clients)
 
     def exact(part: slice) -> None:
-        model.whole_gradients(_part(params, part), _part_of(padded, part), 1.0, grid.units, width)
+        sums = model.whole_gradients(_part(params, part), _part_of(padded, part), 1.0, grid.units, width)
+        deque(sums.totals, maxlen=0)
 
     def noise(part: slice) -> None:
-        for client in range(part.start, part.stop):
-            deque(grid.noise.blocks(159_010, turn.secrets(client), True), maxlen=0)
+        total = np.zeros(159_010, dtype=np.int32)
+        for draws in grid.noise.draws(len(total), [turn.secrets(client) for client in range(part.start, part.stop)]):
+            grid.noise.add_drawn(total, draws)
 
     def private(part: slice) -> None:
         own = replace(step, **{name: getattr(step, name)[part] for name in ("ids", "divisors", "rates", "active")})

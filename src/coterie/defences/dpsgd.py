@@ -56,14 +56,12 @@ class NoisyGradients(ClientGuard):
         width = min(step.width or batch.x.shape[1], MOST_WIDTH)
         length = Layout.of(params, leading=1).length
         grid = grid_of(self.noise_multiplier, *model.units(width, length))
-        sums, worth = model.whole_gradients(params, batch, self.clip, grid.units, width)
-        released = {name: as_singles(leaf) for name, leaf in sums.items()}
+        sums = model.whole_gradients(params, batch, self.clip, grid.units, width)
+        released = {name: torch.empty(leaf.shape) for name, leaf in params.items()}
         secrets = [step.turn.secrets(client, "dp-sgd", step.index) for client in step.ids.tolist()]
-        steps = [worth / divisor for divisor in step.divisors.tolist()]
-        largest = batch.x.shape[1] * grid.units
-        totals = [leaf.flatten(1).numpy() for leaf in sums.values()]
-        out = [leaf.view(len(leaf), -1).numpy() for leaf in released.values()]
-        grid.release(totals, steps, secrets, largest, out)
+        steps = [sums.worth / divisor for divisor in step.divisors.tolist()]
+        largest, out = batch.x.shape[1] * grid.units, [leaf.flatten(1).numpy() for leaf in released.values()]
+        grid.release(sums.totals, sums.origins, steps, secrets, largest, out)
         self._spend(step, self.noise_multiplier)
         return released
 
@@ -73,11 +71,6 @@ class NoisyGradients(ClientGuard):
             if active:
                 paid = (multiplier, rate) if step.sampled else (multiplier / 2, 1.0)
                 step.turn.ledger.spend(Spend("dp-sgd", *paid), (client,))
-
-
-def as_singles(sums: Tensor) -> Tensor:
-    """Where single precision goes that takes the place of these sums: into their own memory, if it is as wide."""
-    return sums.view(torch.float32) if sums.element_size() == 4 else torch.empty(sums.shape)
 
 
 @lru_cache(maxsize=64)

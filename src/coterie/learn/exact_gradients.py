@@ -27,7 +27,7 @@ hand; where its rows do not stand alone, examples are passed one at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from coterie.errors import require
 from coterie.learn.whole import exact_squares, require_bound, row_squares
-from coterie.learn.whole_products import BYTE, EXACT, summed_outer_products
+from coterie.learn.whole_products import BYTE, EXACT, SummedOuterProducts
 
 BYTE_UNITS = 1 << 14
 """Up to here, inputs and deltas are scaled to a norm of 127 at most each, and so are bytes."""
@@ -53,17 +53,18 @@ Doubles = NDArray[np.float64]
 
 @np.errstate(all="ignore")  # what overflows or is not a number is found by its norm, and counts as zero
 def exact_dense_sums(
-    inputs: Sequence[Tensor], deltas: Sequence[Tensor], clip: float, units: int
-) -> list[tuple[Tensor, Tensor]]:
-    """For each layer the sums of weight and bias gradients in steps of ``gradient_step``, int32.
+    inputs: Sequence[Tensor], deltas: Sequence[Tensor], clip: float, units: int, used: int | None = None
+) -> DenseSums:
+    """Each client's sums of weight and bias gradients, layer by layer, in steps of ``gradient_step``, (length,) int32.
 
     Inputs are (clients, batch, width) and deltas, the loss's derivative by the layer's output, too; padding has deltas
-    of zero. An example whose squares overflow, or that has NaN, counts as zero.
+    of zero, and what lies behind the first ``used`` is padding. An example whose squares overflow, or that has NaN,
+    counts as zero.
     """
     require_bound(clip)
     require(1 <= units <= FINEST, "units", units, f"must lie in 1..{FINEST}")
-    pairs = list(zip(inputs, deltas, strict=True))
-    lengths = [(_squares(given), _squares(delta)) for given, delta in pairs]
+    lengths = [(_squares(given, used), _squares(delta, used)) for given, delta in zip(inputs, deltas, strict=True)]
+    pairs = [(given[:, :used], delta[:, :used]) for given, delta in zip(inputs, deltas, strict=True)]
     scales = _scales(lengths, clip, _aim(units, [(given.shape[2], delta.shape[2]) for given, delta in pairs]))
     factors = [_split(*pair, *squares, scales, units) for pair, squares in zip(pairs, lengths, strict=True)]
     limit = BYTE if units <= BYTE_UNITS else math.inf
@@ -72,14 +73,39 @@ def exact_dense_sums(
     ]
     over = _squared(rounded) > float(units) ** 2
     if over.any():
-        places = torch.from_numpy(over).view(inputs[0].shape[:2])
+        places = torch.from_numpy(over).view(pairs[0][0].shape[:2])
         for layer, (given, delta), (alpha, beta) in zip(rounded, pairs, factors, strict=True):
             few = scales[over], alpha[over], beta[over]
             layer.overwrite(places, _Rounded.of(given[places][None], delta[places][None], *few, torch.trunc_, limit))
-        gone = torch.from_numpy(_squared(rounded) > float(units) ** 2).view(inputs[0].shape[:2])
+        gone = torch.from_numpy(_squared(rounded) > float(units) ** 2).view(places.shape)
         for layer in rounded:
             layer.clear(gone)
-    return [layer.sums(units) for layer in rounded]
+    return DenseSums(rounded, units)
+
+
+class DenseSums:
+    """Each client's sums, one after the other. The next client's take their memory: one client's stay in the cache."""
+
+    def __init__(self, layers: Sequence[_Rounded], units: int) -> None:
+        self._products = [SummedOuterProducts(layer.delta, layer.given, units, units <= BYTE_UNITS) for layer in layers]
+        self._biases = torch.cat([layer.bias.sum(1) for layer in layers], 1).int()  # (clients, outputs of all layers)
+        self._outputs = [layer.delta.shape[2] for layer in layers]
+        self._weights = [layer.delta.shape[2] * layer.given.shape[2] for layer in layers]
+
+    def origin(self, client: int) -> list[NDArray[np.generic]]:
+        """Numbers that the client's sums follow from."""
+        return [*(part for product in self._products for part in product.factors(client)), self._biases[client].numpy()]
+
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        lengths = [length for pair in zip(self._weights, self._outputs, strict=True) for length in pair]
+        total = torch.empty(sum(lengths), dtype=torch.int32)
+        parts = total.split(lengths)
+        for client, bias in enumerate(self._biases):
+            for product, found in zip(self._products, parts[::2], strict=True):
+                product.into(found, client)
+            for found, own in zip(parts[1::2], bias.split(self._outputs), strict=True):
+                found.copy_(own)
+            yield total.numpy()
 
 
 def gradient_step(clip: float, units: int, shapes: Sequence[tuple[int, int]]) -> float:
@@ -124,9 +150,10 @@ def _split(
     return np.where(usable, alpha, 0.0), np.where(usable, beta, 0.0)
 
 
-def _squares(rows: Tensor) -> Doubles:
-    """(clients * batch,), from a kernel that sees one row at a time."""
-    return row_squares(rows.flatten(0, 1).numpy()).astype(np.float64)
+def _squares(rows: Tensor, used: int | None) -> Doubles:
+    """(clients * used,), from a kernel that sees one row at a time, padding too: to leave it out, rows are copied."""
+    found = row_squares(rows.flatten(0, 1).numpy()).astype(np.float64)
+    return found.reshape(rows.shape[:2])[:, :used].reshape(-1)
 
 
 class _Rounded:
@@ -156,9 +183,6 @@ class _Rounded:
     def squared(self) -> Doubles:
         given, delta, bias = (exact_squares(part.flatten(0, 1)) for part in (self.given, self.delta, self.bias))
         return given * delta + bias
-
-    def sums(self, units: int) -> tuple[Tensor, Tensor]:
-        return summed_outer_products(self.delta, self.given, units, units <= BYTE_UNITS), self.bias.sum(1).int()
 
     def overwrite(self, places: Tensor, other: _Rounded) -> None:
         self.given[places], self.delta[places], self.bias[places] = other.given[0], other.delta[0], other.bias[0]

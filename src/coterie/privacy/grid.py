@@ -26,15 +26,15 @@ Noise in shares: the sum of n draws of sigma s is the discrete Gaussian of sigma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import InvalidInput, require
-from coterie.privacy.noise import LEVELS, DiscreteGaussian, Drawn, sum_ripple, unevenness
+from coterie.privacy.noise import LEVELS, DiscreteGaussian, sum_ripple, unevenness
 from coterie.rng import Secrets
 
 ROUNDING = 2
@@ -45,9 +45,6 @@ LEAST_UNITS = 1 << 15
 
 LEAST_MULTIPLE = 1 << 8
 """Where the contributions' grid is given, the noise's is so much finer: its deviation can be chosen as exactly."""
-
-SINGLE = 1 << 24
-"""Single precision holds whole numbers below it."""
 
 Whole = NDArray[np.int32] | NDArray[np.int64] | NDArray[np.float64] | NDArray[np.float32]
 
@@ -152,36 +149,32 @@ class NoiseGrid:
 
     def release(
         self,
-        totals: Sequence[Whole],
+        totals: Iterable[Whole],
+        origins: Sequence[Sequence[NDArray[np.generic]]],
         steps: Sequence[float],
         secrets: Sequence[Secrets],
         largest: int,
         out: Sequence[NDArray[np.float32]],
     ) -> None:
-        """``values(noised(total))`` of vectors of millions, in single precision: leaves (clients, entries).
+        """``values(noised(total))`` of several vectors, in single precision, into rows of leaves (vectors, entries).
 
-        No entry is larger than ``largest``, which is public. ``out`` may lie where ``totals`` do. What is scaled is the
-        sum of total and noise, a whole number: scaled one by one, both would leave their traces in the last bits.
+        Totals are used up; ``origins`` are numbers that they follow from, and are told apart by: fewer than the totals,
+        maybe. No entry is larger than ``largest``, which is public. What is scaled is the sum of total and noise, a
+        whole number: scaled one by one, both would leave their traces in the last bits.
         """
-        require(
-            largest * self.multiple < 2**62, "largest sum, in steps", largest, "leaves no room for noise in 64 bits"
-        )
-        single = self.noise.levels == 1 and largest * self.multiple + self.noise.largest < SINGLE
-        ends = np.cumsum([0, *(leaf.shape[1] for leaf in totals)]).tolist()
-        for client, (step, node) in enumerate(zip(steps, secrets, strict=True)):
-            own = [leaf[client] for leaf in totals]
-            for start, drawn in self.noise.blocks(ends[-1], node.upon(*own), single):
-                for whole, released, (low, high) in zip(own, out, pairwise(ends), strict=True):
-                    begin, end = max(low, start), min(high, start + len(drawn))
-                    if begin < end:
-                        noised, place = drawn[begin - start : end - start], slice(begin - low, end - low)
-                        self._released(noised, whole[place], step, released[client, place])
-
-    def _released(self, noised: Drawn, whole: Whole, step: float, out: NDArray[np.float32]) -> None:
-        """All numbers are whole until they are scaled, and exact."""
-        wide = np.float32 if noised.dtype == np.float32 else np.int64
-        if self.multiple > 1:
-            whole = np.multiply(whole, self.multiple, dtype=wide, casting="unsafe")
-        added = noised.astype(wide, copy=False)
-        np.add(added, whole, out=added, dtype=wide, casting="unsafe")
-        np.multiply(added, step / self.multiple, out=out, dtype=np.float32, casting="unsafe")
+        most, length = largest * self.multiple + self.noise.largest, sum(leaf.shape[1] for leaf in out)
+        require(most < 2**63, "largest sum, in steps", largest, "leaves no room for noise in 64 bits")
+        kind = np.int32 if self.noise.levels == 1 and most < 2**31 else np.int64
+        nodes = [node.upon(*origin) for node, origin in zip(secrets, origins, strict=True)]
+        several = self.noise.draws(length, nodes)
+        for place, (total, step, draws) in enumerate(zip(totals, steps, several, strict=True)):
+            require(len(total) == length, "length of a total", len(total), f"must be that of the leaves, {length}")
+            noised: NDArray[Any] = total.astype(kind, copy=False)
+            if self.multiple > 1:
+                noised *= self.multiple
+            self.noise.add_drawn(noised, draws)
+            scale, start = np.float32(step / self.multiple), 0
+            for leaf in out:
+                row, start = leaf[place], start + leaf.shape[1]
+                row[:] = noised[start - len(row) : start]  # faster than to cast and scale at once
+                row *= scale

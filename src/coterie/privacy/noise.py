@@ -26,7 +26,7 @@ e^epsilon.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
@@ -35,10 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.errors import require
-from coterie.privacy.lookup import BLOCK, REACH, SIGMA, Draws, Fine
+from coterie.privacy.lookup import BLOCK, REACH, SIGMA, Draws
 from coterie.rng import Secrets
 
-Drawn = Fine | NDArray[np.int64]
+Drawn = NDArray[np.int32] | NDArray[np.int64]
 
 RADIX = 64
 LEVELS = 5
@@ -79,28 +79,35 @@ class DiscreteGaussian:
         self.add_to(total, secrets)
         return total
 
-    def add_to(self, total: NDArray[np.int64], secrets: Secrets) -> None:
+    def add_to(self, total: Drawn, secrets: Secrets) -> None:
         """One independent draw on every entry of (length,), in place."""
-        require(total.ndim == 1 and total.dtype == np.int64, "total", (total.dtype, total.shape), "must be flat int64")
-        for start, drawn in self.blocks(len(total), secrets):
+        self.add_drawn(total, *self.draws(len(total), [secrets]))
+
+    def draws(self, count: int, nodes: Sequence[Secrets]) -> list[Draws]:
+        """What ``add_drawn`` takes for so many entries, from each of the nodes: for several together in less time."""
+        return Draws.of(nodes, count * self.levels)
+
+    def add_drawn(self, total: Drawn, draws: Draws) -> None:
+        """``add_to`` with draws that were made ready. 32 bits hold the narrowest alone."""
+        require(
+            total.ndim == 1 and (total.dtype == np.int64 or (total.dtype == np.int32 and self.levels == 1)),
+            "total",
+            (total.dtype, total.shape),
+            f"must be flat int64, or int32 where levels={self.levels} is 1",
+        )
+        for start, drawn in self._blocks(len(total), draws):
             part = total[start : start + len(drawn)]
-            np.add(part, drawn, out=part, casting="unsafe")  # whole numbers all
+            np.add(part, drawn, out=part)
 
-    def blocks(self, count: int, secrets: Secrets, single: bool = False) -> Iterator[tuple[int, Drawn]]:
-        """The same draws in blocks, each with where it begins, in memory that the next one takes.
-
-        In single precision, if asked for, which holds the narrowest alone exactly.
-        """
-        require(self.levels == 1 or not single, "levels", self.levels, "must be 1 for draws in single precision")
-        draws = Draws(secrets, count * self.levels)
-        size = min(count, BLOCK)
-        fine: Fine = np.empty(size, dtype=np.float32) if single else np.empty(size, dtype=np.int32)
+    def _blocks(self, count: int, draws: Draws) -> Iterator[tuple[int, Drawn]]:
+        """Draws in blocks, each with where it begins, in memory that the next one takes."""
+        fine = np.empty(min(count, BLOCK), dtype=np.int32)
         for start in range(0, count, BLOCK):
             part = fine[: min(BLOCK, count - start)]
             draws.fill(part)
             yield start, part if self.levels == 1 else self._widened(part, draws)
 
-    def _widened(self, fine: Fine, draws: Draws) -> NDArray[np.int64]:
+    def _widened(self, fine: NDArray[np.int32], draws: Draws) -> NDArray[np.int64]:
         drawn = fine.astype(np.int64)
         for _ in range(1, self.levels):
             draws.fill(fine)

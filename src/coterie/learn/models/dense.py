@@ -14,11 +14,12 @@ from coterie.errors import require
 from coterie.learn.exact_gradients import (
     BYTE_UNITS,
     LEAST_UNITS,
+    DenseSums,
     exact_dense_sums,
     gradient_step,
     stands_alone,
 )
-from coterie.learn.models.model import Batch, Model, key_of, seeded
+from coterie.learn.models.model import Batch, Model, WholeSums, key_of, seeded
 from coterie.learn.params import Params, pick, stack
 from coterie.learn.targets import targets
 
@@ -126,28 +127,26 @@ class Dense(Model):
     def units(self, width: int, length: int) -> tuple[int, int]:
         return LEAST_UNITS, BYTE_UNITS
 
-    def whole_gradients(
-        self, params: Params, batch: Batch, clip: float, units: int, width: int
-    ) -> tuple[dict[str, Tensor], float]:
+    def whole_gradients(self, params: Params, batch: Batch, clip: float, units: int, width: int) -> WholeSums:
         """By products of whole numbers (``coterie.learn.exact_gradients``), in blocks whose rows stand alone.
 
         What only pads a block is passed through the layers with it, and then left out: zeros change no whole number.
         """
         width = width if self._stands_alone(params, width) else 1
-        total: dict[str, Tensor] = {}
+        blocks: list[DenseSums] = []
         weights = batch.weights * batch.divisors.unsqueeze(1)
-        exact = torch.int32 if batch.x.shape[1] * units < 2**31 else torch.int64
         for number, start in enumerate(range(0, batch.x.shape[1], width)):
             part = slice(start, start + width)
             seeds = tuple(key_of(seed).child(number).number() for seed in batch.seeds)
             block = replace(batch, x=batch.x[:, part], y=batch.y[:, part], weights=weights[:, part], seeds=seeds)
             used = int(torch.arange(1, width + 1)[: weights[:, part].shape[1]].mul(weights[:, part].any(0)).max())
-            inputs, deltas = ([rows[:, :used] for rows in found] for found in self._passed(params, block))
-            for index, sums in enumerate(exact_dense_sums(inputs, deltas, clip, units)):
-                for name, leaf in zip(("weight", "bias"), sums, strict=True):
-                    key, leaf = f"{index}.{name}", leaf.to(exact)
-                    total[key] = total[key] + leaf if key in total else leaf
-        return total, gradient_step(clip, units, list(pairwise(self.sizes)))
+            blocks.append(exact_dense_sums(*self._passed(params, block), clip, units, used))
+        origins = [[part for block in blocks for part in block.origin(client)] for client in range(len(batch.x))]
+        worth = gradient_step(clip, units, list(pairwise(self.sizes)))
+        if len(blocks) == 1:
+            return WholeSums(origins, iter(blocks[0]), worth)
+        totals = (np.add.reduce(sums, dtype=np.int64) for sums in zip(*blocks, strict=True))
+        return WholeSums(origins, totals, worth)
 
     def _passed(self, params: Params, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
         """Each layer's inputs and deltas, (clients, batch, width)."""

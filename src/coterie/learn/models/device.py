@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import InvalidInput
-from coterie.learn.models.model import Batch, Model, ModuleModel, built
+from coterie.learn.models.model import Batch, Model, ModuleModel, WholeSums, built
 from coterie.learn.params import Params, map_leaves
 
 
@@ -80,9 +80,7 @@ class OnDevice(Model):
     def units(self, width: int, length: int) -> tuple[int, int]:
         return self.inner.units(width, length)
 
-    def whole_gradients(
-        self, params: Params, batch: Batch, clip: float, units: int, width: int
-    ) -> tuple[dict[str, Tensor], float]:
+    def whole_gradients(self, params: Params, batch: Batch, clip: float, units: int, width: int) -> WholeSums:
         module = built(self.inner) if isinstance(self.inner, ModuleModel) else None
         if module is not None:
             module.cpu()

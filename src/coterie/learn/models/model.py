@@ -16,6 +16,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -65,6 +66,16 @@ class Batch:
     seeds: Sequence[int] = ()  # one a client, of 256 bits, for dropout
 
 
+@dataclass(frozen=True, eq=False)
+class WholeSums:
+    """Each client's sum of clipped gradients in whole steps, and what they follow from."""
+
+    origins: Sequence[Sequence[NDArray[np.generic]]]  # a client's: numbers of which its total is a function
+    totals: Iterator[NDArray[np.int32] | NDArray[np.int64] | NDArray[np.float64]]
+    """Of one client after the other, (length,), leaf by leaf in their order. The next one's may take its memory."""
+    worth: float  # of a step
+
+
 class Model(ABC):
     """An architecture. The targets decide the loss (``coterie.learn.targets``): of classes it is cross-entropy."""
 
@@ -88,10 +99,8 @@ class Model(ABC):
         """The coarsest and the finest grid for ``whole_gradients``, in blocks of this width and for so many numbers."""
 
     @abstractmethod
-    def whole_gradients(
-        self, params: Params, batch: Batch, clip: float, units: int, width: int
-    ) -> tuple[dict[str, Tensor], float]:
-        """The sum of clipped gradients, not divided, in whole steps, leaves (clients, ...), and what a step is worth.
+    def whole_gradients(self, params: Params, batch: Batch, clip: float, units: int, width: int) -> WholeSums:
+        """The sums of clipped gradients, not divided.
 
         The batch is taken in blocks of ``width`` examples, which is public. Exactly: an example that goes moves the sum
         by its own whole-number gradient, of norm ``units`` at most, and by no other bit. An example's weight scales its
@@ -206,20 +215,19 @@ class ModuleModel(Model):
     def units(self, width: int, length: int) -> tuple[int, int]:
         return max(1 << 15, math.ceil(64 * math.sqrt(length))), SINGLE_UNITS
 
-    def whole_gradients(
-        self, params: Params, batch: Batch, clip: float, units: int, width: int
-    ) -> tuple[dict[str, Tensor], float]:
+    def whole_gradients(self, params: Params, batch: Batch, clip: float, units: int, width: int) -> WholeSums:
         """Each example's gradient is built, a few at a time, put on the grid, and added up in double precision."""
         from coterie.learn.per_example import whole_gradient
 
-        module, layout = built(self), Layout.of(params, leading=1)
+        module, sums = built(self), []
         module.train()
-        sums = []
         for client, weights in enumerate(batch.weights * batch.divisors.unsqueeze(1)):
             leaves = {name: leaf[client].detach() for name, leaf in params.items()}
             with drawing(batch.seeds[client]) if batch.seeds else nullcontext():
-                sums.append(whole_gradient(module, leaves, batch.x[client], batch.y[client], weights, clip, units))
-        return layout.unflatten(torch.stack(sums)), step_of(clip, units, layout.length, torch.float32)
+                found = whole_gradient(module, leaves, batch.x[client], batch.y[client], weights, clip, units)
+            sums.append(found.numpy())
+        worth = step_of(clip, units, Layout.of(params, leading=1).length, torch.float32)
+        return WholeSums([[total] for total in sums], iter(sums), worth)
 
     @staticmethod
     def _plain(module: nn.Module, leaves: Params, batch: Batch, client: int, clip: float | None) -> Params:

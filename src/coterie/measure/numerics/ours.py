@@ -97,8 +97,8 @@ def dpsgd(defence: DpSgd, features: int = FEATURES) -> Mechanism:
         given = batch(records)
         width = min(given.x.shape[1], MOST_EXAMPLES)
         _, most = model.units(width, 3 * features + 3)
-        sums, _ = model.whole_gradients(params, given, defence.clip, most, width)
-        return _flat(sums) / most  # in what one example may have, to which the noise is scaled
+        sums = model.whole_gradients(params, given, defence.clip, most, width)
+        return next(sums.totals) / most  # in what one example may have, to which the noise is scaled
 
     return Mechanism(release, exact, _keyed, 8 * KEY_BYTES, defence.noise_multiplier, most_records=MOST_EXAMPLES)
 
