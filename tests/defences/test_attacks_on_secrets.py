@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +28,10 @@ from coterie.errors import InvalidInput
 from coterie.estimators import FedDPKMeans
 from coterie.learn.clusters.sketches import veil, veiled
 from coterie.learn.models.dense import Dense
-from coterie.learn.params import flatten
+from coterie.learn.models.model import Batch
+from coterie.learn.params import flatten, stack
 from coterie.learn.sgd import Local
+from coterie.learn.whole_products import SummedOuterProducts
 from coterie.privacy.grid import NoiseGrid
 from coterie.privacy.ledger import Ledger
 from coterie.privacy.lookup import Draws
@@ -131,6 +134,45 @@ def test_how_much_is_read_and_made_says_nothing_of_what_is_drawn(monkeypatch: py
         values.append(out)
     assert len(amounts) == 1
     assert np.abs(values).max() > 3.2 * (1 << 14)  # with some of the tails among them: 1800 draws
+
+
+def test_how_much_is_computed_says_nothing_of_how_many_were_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that times a deployed client would else read off how many records entered each batch."""
+    model, params = Dense((20, 16, 3)), stack([Dense((20, 16, 3)).init(0)])
+    x, y, active = torch.rand(1, 24, 20), torch.zeros(1, 24, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
+    shapes: list[torch.Size] = []
+    multiplied = SummedOuterProducts.__init__
+
+    def counted(self: SummedOuterProducts, left: torch.Tensor, right: torch.Tensor, units: int, small: bool) -> None:
+        shapes.extend((left.shape, right.shape))
+        multiplied(self, left, right, units, small)
+
+    monkeypatch.setattr(SummedOuterProducts, "__init__", counted)
+    found = set()
+    for drawn in (0, 1, 13, 24):
+        shapes.clear()
+        there = torch.zeros(1, 24)
+        there[:, :drawn] = 1 / 12
+        model.whole_gradients(params, Batch(x, y, there, torch.full((1,), 12.0), active), 1.0, 1 << 14, 24)
+        found.add(tuple(shapes))
+    assert len(found) == 1
+
+
+def test_threads_that_release_at_once_have_their_own_noise() -> None:
+    """What two threads release at the same time is what each releases alone: no stream or memory is shared."""
+    grid, totals = NoiseGrid.planned(1.0, 1 << 14, 1 << 12), np.arange(6 * 30_000, dtype=np.int32).reshape(6, -1)
+
+    def released(thread: int) -> NDArray[np.float32]:
+        out = np.empty(totals.shape, dtype=np.float32)
+        nodes = [Secrets(KEY, reproducible=False).child(thread, row) for row in range(len(totals))]
+        grid.release(totals.copy(), [[row] for row in totals], [1.0] * len(totals), nodes, 1 << 18, [out])
+        return out
+
+    alone = [released(thread) for thread in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(released, range(8)))
+    assert all(np.array_equal(*pair) for pair in zip(alone, together, strict=True))
+    assert len({part.tobytes() for part in alone}) == 8
 
 
 LOCAL = Local(steps=1, batch_size=12, lr=1.0, poisson=True)  # rate 1: the only chance is the noise's

@@ -52,19 +52,17 @@ Doubles = NDArray[np.float64]
 
 
 @np.errstate(all="ignore")  # what overflows or is not a number is found by its norm, and counts as zero
-def exact_dense_sums(
-    inputs: Sequence[Tensor], deltas: Sequence[Tensor], clip: float, units: int, used: int | None = None
-) -> DenseSums:
+def exact_dense_sums(inputs: Sequence[Tensor], deltas: Sequence[Tensor], clip: float, units: int) -> DenseSums:
     """Each client's sums of weight and bias gradients, layer by layer, in steps of ``gradient_step``, (length,) int32.
 
     Inputs are (clients, batch, width) and deltas, the loss's derivative by the layer's output, too; padding has deltas
-    of zero, and what lies behind the first ``used`` is padding. An example whose squares overflow, or that has NaN,
-    counts as zero.
+    of zero, and is computed like all else, for the time that it takes must not tell how much of it there is. An example
+    whose squares overflow, or that has NaN, counts as zero.
     """
     require_bound(clip)
     require(1 <= units <= FINEST, "units", units, f"must lie in 1..{FINEST}")
-    lengths = [(_squares(given, used), _squares(delta, used)) for given, delta in zip(inputs, deltas, strict=True)]
-    pairs = [(given[:, :used], delta[:, :used]) for given, delta in zip(inputs, deltas, strict=True)]
+    pairs = list(zip(inputs, deltas, strict=True))
+    lengths = [(_squares(given), _squares(delta)) for given, delta in pairs]
     scales = _scales(lengths, clip, _aim(units, [(given.shape[2], delta.shape[2]) for given, delta in pairs]))
     factors = [_split(*pair, *squares, scales, units) for pair, squares in zip(pairs, lengths, strict=True)]
     limit = BYTE if units <= BYTE_UNITS else math.inf
@@ -73,7 +71,7 @@ def exact_dense_sums(
     ]
     over = _squared(rounded) > float(units) ** 2
     if over.any():
-        places = torch.from_numpy(over).view(pairs[0][0].shape[:2])
+        places = torch.from_numpy(over).view(inputs[0].shape[:2])
         for layer, (given, delta), (alpha, beta) in zip(rounded, pairs, factors, strict=True):
             few = scales[over], alpha[over], beta[over]
             layer.overwrite(places, _Rounded.of(given[places][None], delta[places][None], *few, torch.trunc_, limit))
@@ -150,10 +148,9 @@ def _split(
     return np.where(usable, alpha, 0.0), np.where(usable, beta, 0.0)
 
 
-def _squares(rows: Tensor, used: int | None) -> Doubles:
-    """(clients * used,), from a kernel that sees one row at a time, padding too: to leave it out, rows are copied."""
-    found = row_squares(rows.flatten(0, 1).numpy()).astype(np.float64)
-    return found.reshape(rows.shape[:2])[:, :used].reshape(-1)
+def _squares(rows: Tensor) -> Doubles:
+    """(clients * batch,), from a kernel that sees one row at a time."""
+    return row_squares(rows.flatten(0, 1).numpy()).astype(np.float64)
 
 
 class _Rounded:

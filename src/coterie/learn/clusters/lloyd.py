@@ -39,13 +39,15 @@ class ExactProducts:
         self._finest = 2.0 ** (self._bits - math.frexp(float(plain.abs().max()))[1])
         high = (plain * self._finest).round_()
         low = ((plain * self._finest - high) * 2.0**self._bits).round_()
-        self._both = torch.cat([high, low]).T  # one product of twice the width takes less than two
+        self._both = torch.cat([high, low])  # one product of twice the width takes less than two
 
     def __call__(self, x: Tensor) -> Tensor:
-        scale = torch.from_numpy(np.ldexp(1.0, 24 - np.frexp(x.abs().amax(1).numpy())[1])).unsqueeze(1)
-        whole = x.double().mul_(scale).round_()
-        high, low = (whole @ self._both).chunk(2, 1)
-        return torch.add(high, low, alpha=2.0**-self._bits).div_(scale * self._finest)
+        largest = x.abs().amax(1).numpy()
+        bits = np.minimum(24 - np.frexp(largest)[1], 127)  # 2^127 is the largest power that single precision has
+        scale = torch.from_numpy(np.ldexp(np.float32(1.0), bits)).unsqueeze(1)
+        whole = torch.mul(x, scale).round_().double()
+        high, low = (self._both @ whole.T).chunk(2)  # this way round it takes little more than half the time
+        return torch.add(high, low, alpha=2.0**-self._bits).T.div_(scale.double() * self._finest)
 
 
 def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
@@ -133,22 +135,20 @@ def sums_by_client(points: Points, labels: Tensor, clusters: int, anchors: Tenso
     """As ``cluster_sums`` without a clip, in doubles, (clients, clusters, features): each client's from its rows alone.
 
     No chunk holds part of one client and part of another, and rows are added in their order, so that who else is there
-    decides nothing, not even the last bit. What a sum is about is taken off at its end: doubles hold both.
+    decides nothing, not even the last bit. Within a chunk they are added as they come, in single precision.
     """
     totals = torch.zeros(points.clients * clusters, points.features, dtype=torch.float64)
-    numbers = torch.zeros(points.clients * clusters, dtype=torch.float64)
-    for clients, rows in own_chunks(points.offsets.tolist(), chunk_rows(4 * points.features)):
+    for clients, rows in own_chunks(points.offsets.tolist(), chunk_rows(2 * points.features)):
         first, last = clients.start * clusters, clients.stop * clusters
         sizes = (
             points.offsets[1:][clients].clamp_max(rows.stop) - points.offsets[clients].clamp_min(rows.start)
         ).long()
         owners = torch.arange(len(sizes)).repeat_interleave(sizes)
-        weights = (torch.ones(len(owners)) if points.weights is None else points.weights[rows]).double()
+        weights = torch.ones(len(owners)) if points.weights is None else points.weights[rows]
         slots = owners * clusters + labels[rows]
-        totals[first:last] += added(points.x[rows].double(), slots.int(), last - first, weights)
-        numbers[first:last] += torch.bincount(slots, weights, minlength=last - first)
-    found = totals.view(points.clients, clusters, points.features)
-    return found.addcmul_(numbers.view(-1, clusters, 1), anchors.double(), value=-1)
+        about = points.x[rows] - anchors.index_select(0, labels[rows])
+        totals[first:last] += added(about, slots.int(), last - first, weights)
+    return totals.view(points.clients, clusters, points.features)
 
 
 def _record_scales(part: Tensor, clip: Clip, weights: Tensor | None = None) -> Tensor:

@@ -37,7 +37,7 @@ from coterie.learn.clusters.lloyd import (
     row_norms,
     sums_by_client,
 )
-from coterie.learn.clusters.points import Points
+from coterie.learn.clusters.points import Points, chunks
 from coterie.learn.clusters.quantile import NormBins
 from coterie.learn.params import Params
 from coterie.learn.whole import STEP, UNITS, radius, tight_aim, whole_rows
@@ -104,7 +104,15 @@ def sums_worth(public: Params, unit: Unit) -> float:
 
 def _rows_worth(length: int, unit: Unit) -> float:
     """Of a client's whole row; records are counted in whole units."""
-    return UNITS / radius(UNITS, length, torch.float64) if unit is ClientClip else 1.0
+    return UNITS / radius(UNITS, length, _precision(length)) if unit is ClientClip else 1.0
+
+
+def _precision(length: int) -> torch.dtype:
+    """In which a client's row is put on the grid: single, as long as what that takes off a row is below a thousandth.
+
+    Whole steps are below 2^20, and single precision holds them.
+    """
+    return torch.float32 if length < 1 << 14 else torch.float64
 
 
 def _outer_worth(features: int) -> Tensor:
@@ -116,8 +124,12 @@ def _outer_worth(features: int) -> Tensor:
 
 def _in_steps(rows: Tensor, bound: float) -> Tensor:
     """Each client's row (clients, ...) clipped to the bound, over the bound, in whole steps. The rows are used up."""
-    wide = rows.double().flatten(1)
-    return whole_rows(wide, bound, UNITS, out=wide).mul_(STEP).view(rows.shape)
+    flat = rows.flatten(1)
+    found = torch.empty(flat.shape, dtype=torch.float64)
+    for some, part in chunks(flat, 3 * flat.shape[1]):
+        part = part.to(_precision(flat.shape[1]))
+        torch.mul(whole_rows(part, bound, UNITS, out=part), STEP, out=found[some])
+    return found.view(rows.shape)
 
 
 def _outer(points: Points, public: Params, unit: Unit) -> Tensor:

@@ -130,7 +130,7 @@ class Dense(Model):
     def whole_gradients(self, params: Params, batch: Batch, clip: float, units: int, width: int) -> WholeSums:
         """By products of whole numbers (``coterie.learn.exact_gradients``), in blocks whose rows stand alone.
 
-        What only pads a block is passed through the layers with it, and then left out: zeros change no whole number.
+        What only pads a block is computed with it: zeros change no whole number, and time does not tell how many.
         """
         width = width if self._stands_alone(params, width) else 1
         blocks: list[DenseSums] = []
@@ -139,8 +139,7 @@ class Dense(Model):
             part = slice(start, start + width)
             seeds = tuple(key_of(seed).child(number).number() for seed in batch.seeds)
             block = replace(batch, x=batch.x[:, part], y=batch.y[:, part], weights=weights[:, part], seeds=seeds)
-            used = int(torch.arange(1, width + 1)[: weights[:, part].shape[1]].mul(weights[:, part].any(0)).max())
-            blocks.append(exact_dense_sums(*self._passed(params, block), clip, units, used))
+            blocks.append(exact_dense_sums(*self._passed(params, block), clip, units))
         origins = [[part for block in blocks for part in block.origin(client)] for client in range(len(batch.x))]
         worth = gradient_step(clip, units, list(pairwise(self.sizes)))
         if len(blocks) == 1:
