@@ -28,6 +28,7 @@ from coterie.run.fitting import require_fit
 SAME = 0.5  # of their rows: clients that keep so many are the same clients
 READ_WHOLE = 1 << 28  # bytes: a data file up to this is known by its content, a larger one by its size and time
 MOST_SEEDS = 1000
+MOST_ROUNDS = 1_000_000
 FORMAT = 3  # of what a job keeps: results in another are not taken
 
 
@@ -43,10 +44,10 @@ class PropertySettings(BaseModel):
     """Of property inference: ``[audit.property_inference]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    clients: int = Field(default=4, ge=3)  # the fewer, the more shows of each: the paper's tables start at 3
+    clients: int = Field(default=4, ge=3, le=10_000)  # the fewer, the more shows of each: the paper's tables start at 3
     every: int = Field(default=3, ge=2)  # rounds; neighbours oppose each other, so every other looks like a property
-    warmup: int = Field(default=20, ge=0)  # rounds that are not looked at
-    scored: int = Field(default=24, ge=1)  # rounds that are
+    warmup: int = Field(default=20, ge=0, le=MOST_ROUNDS)  # rounds that are not looked at
+    scored: int = Field(default=24, ge=1, le=MOST_ROUNDS)  # rounds that are
     victims: int = Field(default=4, ge=1)  # one after the other, with data dealt anew: each is a unit of the score
     # Those that tamper, too, where they are asked for: each takes a training of its own, and one of its control.
     attacks: tuple[Literal["passive", "active", "scaled"], ...] = Field(default=("passive",), min_length=1)
@@ -57,53 +58,53 @@ class ClientsPropertySettings(BaseModel):
     """Of the property that clients hold: ``[audit.property_of_clients]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    looks: int = Field(default=6, ge=1)  # rounds that are looked at, spread evenly
-    imagined: int = Field(default=96, ge=8)  # clients that the adversary trains, for each model that was published
+    looks: int = Field(default=6, ge=1, le=1_000)  # rounds that are looked at, spread evenly
+    imagined: int = Field(default=96, ge=8, le=10**6)  # clients that the adversary trains, for each published model
 
 
 class AcquisitionSettings(BaseModel):
     """Of model acquisition: ``[audit.model_acquisition]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    join: int = Field(default=20, ge=1)  # the round in which the first newcomer joins; others follow, two rounds apart
+    join: int = Field(default=20, ge=1, le=MOST_ROUNDS)  # the first newcomer's round; others follow, two rounds apart
 
 
 class ProfilingSettings(BaseModel):
     """Of preference profiling: ``[audit.preference_profiling]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    retrain: int = Field(default=3, ge=1)  # rounds, spread evenly up to the last, whose models are profiled
-    per_class: int = Field(default=20, ge=1)  # examples of each class that the server holds
+    retrain: int = Field(default=3, ge=1, le=1_000)  # rounds, spread evenly up to the last, whose models are profiled
+    per_class: int = Field(default=20, ge=1, le=100_000)  # examples of each class that the server holds
 
 
 class MembershipSettings(BaseModel):
     """Of membership in a clustering: ``[audit.kmeans_membership]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    trials: int = Field(default=500, ge=2)  # releases with the record, and as many without
+    trials: int = Field(default=500, ge=2, le=1_000_000)  # releases with the record, and as many without
 
 
 class ModelMembershipSettings(BaseModel):
     """Of membership in models: ``[audit.model_membership]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    rehearsals: int = Field(default=8, ge=4)  # federations that the adversary trains itself
+    rehearsals: int = Field(default=8, ge=4, le=10_000)  # federations that the adversary trains itself
     share: float = Field(default=0.8, gt=0, le=1)  # of the records, in each of them
-    records: int = Field(default=4000, ge=10)  # members that are asked about, at most, and as many others
+    records: int = Field(default=4000, ge=10, le=10**7)  # members that are asked about, at most, and as many others
 
 
 class CanarySettings(BaseModel):
     """Of canaries: ``[audit.canaries]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    count: int = Field(default=400, ge=10)  # made-up records, about half of which are planted
+    count: int = Field(default=400, ge=10, le=1_000_000)  # made-up records, about half of which are planted
 
 
 class ReconstructionSettings(BaseModel):
     """Of reconstruction from k-means: ``[audit.kmeans_reconstruction]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    victims: int = Field(default=5, ge=1)  # clients, of each of which one record is looked for
+    victims: int = Field(default=5, ge=1, le=10_000)  # clients, of each of which one record is looked for
 
 
 class InversionSettings(BaseModel):
@@ -111,17 +112,17 @@ class InversionSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     pictures: int = Field(default=2, ge=1, le=64)  # that a client's update is of, at most
-    victims: int = Field(default=4, ge=1)
-    iterations: int = Field(default=300, ge=1)
+    victims: int = Field(default=4, ge=1, le=10_000)
+    iterations: int = Field(default=300, ge=1, le=10_000_000)
 
 
 class ClientReconstructionSettings(BaseModel):
     """Of reconstruction inside a cluster: ``[audit.client_reconstruction]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    rounds: int = Field(default=30, ge=1)  # at most
+    rounds: int = Field(default=30, ge=1, le=MOST_ROUNDS)  # at most
     tapped: float = Field(default=1.0, ge=0, le=1)  # share of the victim's uploads that is read
-    steps: int = Field(default=10, ge=1)  # of the generator, a round
+    steps: int = Field(default=10, ge=1, le=100_000)  # of the generator, a round
 
 
 class AuditOptions(BaseModel):

@@ -54,6 +54,10 @@ def least_units(length: int) -> int:
     return max(LEAST_UNITS, math.ceil(64 * math.sqrt(length)))
 
 
+LEAST_MULTIPLIER = 1e-9  # which hides nothing; far below it numbers run out of places
+MULTIPLIERS = f"must be at least {LEAST_MULTIPLIER:g} and finite; for no noise pass 0"
+
+
 @dataclass(frozen=True)
 class NoiseGrid:
     units: int  # the largest norm of what one unit contributes, in steps
@@ -75,7 +79,7 @@ class NoiseGrid:
         ``most`` is how many units the kernel that adds up can take; ``shares`` how many draws the sum holds for certain
         (those of colluders do not count).
         """
-        require(0 < multiplier < math.inf, "multiplier", multiplier, "must be positive and finite")
+        require(LEAST_MULTIPLIER <= multiplier < math.inf, "multiplier", multiplier, MULTIPLIERS)
         require(1 <= least <= most, "least", least, f"must lie in 1..{most}, the most that can be added up")
         for levels in range(1, LEVELS + 1):
             noise = DiscreteGaussian(levels)
@@ -94,7 +98,7 @@ class NoiseGrid:
 
         What is added up then does not depend on the noise, and so is the same wherever the noise is added.
         """
-        require(0 < multiplier < math.inf, "multiplier", multiplier, "must be positive and finite")
+        require(LEAST_MULTIPLIER <= multiplier < math.inf, "multiplier", multiplier, MULTIPLIERS)
         for levels in range(1, LEVELS + 1):
             noise = DiscreteGaussian(levels)
             room = math.sqrt(shares * noise.variance - ROUNDING**2) / multiplier * (1 - 1e-12)
