@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from coterie.data.federation import Examples
+from coterie.data.partition.property import PropertySplit
 from coterie.errors import InvalidInput
 from coterie.learn.sgd import Local
 from coterie.measure.reproduced import Key
 from coterie.protocols.ifca import Ifca
-from coterie.recipes.property_inference import RECIPES, watched
+from coterie.recipes.property_inference import RECIPES, tables, watched
 from coterie.recipes.property_inference.acquisition import Siege
 from coterie.recipes.property_inference.runs import Cell, Plan, Size, attacked, size
 from coterie.recipes.property_inference.tasks import Detail, by_hair, task
 from coterie.recipes.settings import Scale, Settings
 from coterie.rng import Rng
+from coterie.run.fingerprint import digest
 
 OURS = {recipe.table: recipe for recipe in RECIPES}
 TINY = Size(Detail(8, tokens=5, vocabulary=50, drawn=600), 4, 8, 2, Local(1, None, 8, 0.1), 2, 4, 1)
@@ -152,3 +154,20 @@ def test_reviews_need_data_and_hair_has_one_colour() -> None:
         {name: colours[:, at] for at, name in enumerate(names)},
     )
     assert by_hair(examples).y.tolist() == [0, 1, 2]
+
+
+def test_cells_that_are_compared_have_the_same_data_and_an_adversary_that_knows_as_much() -> None:
+    """Whatever the method, the attack and the defence: rows of a seed differ in nothing else."""
+    seen: dict[int, set[str]] = {}
+    for entry in [*tables.active(Scale.QUICK), *tables.private(Scale.QUICK), *tables.regularised(True, Scale.QUICK)]:
+        cell = Cell(entry.plan, TINY, Rng.seeded(5))
+        chosen = task("C", None, TINY.detail, cell.rng.child("data"))
+        split = cell.split(chosen)
+        federation = split.split(chosen.examples, cell.rng.child("partition"))
+        attack = cell.attack(chosen, split.auxiliary(federation))
+        schedule = federation.schedules[PropertySplit.victim]
+        rows = [federation.train.rows, federation.train.offsets, federation.test.rows, schedule.marked, schedule.plain]
+        known = (attack.others, attack.each, attack.pairs, attack.mix, attack.skew, attack.rules.total)
+        dealt = digest([str(one.tolist()) for one in rows] + [str(known), str(attack.imitation.local)])
+        seen.setdefault(entry.plan.clients, set()).add(dealt)
+    assert {clients: len(found) for clients, found in seen.items()} == {3: 1, 5: 1, 10: 1}

@@ -87,7 +87,7 @@ def passive(
 def active(scale: Scale) -> list[Entry]:
     """The passive attack stands beside the active ones, to be compared with them. A gamma of 0 is the passive one."""
     quick, entries = scale is Scale.QUICK, []
-    for clients in many(scale, (CONTROLLED, 5), PUBLISHED_CLIENTS):
+    for clients in many(scale, (CONTROLLED, 5, 10), PUBLISHED_CLIENTS):
         for task in "C" if quick else FACES:
             printed = published.ACTIVE[beside(clients)][3 * FACES.index(task) :]
             for number, method in enumerate(METHODS):
@@ -99,7 +99,8 @@ def active(scale: Scale) -> list[Entry]:
             for gamma in (5.0, 10.0):
                 scaled = key_of(task, "CFL", clients, attack="scaled", gamma=gamma)
                 plan = Plan(task, "CFL", clients, gamma=gamma)
-                entries.append(Entry(scaled, printed[2], plan, controls=gamma == 5))
+                controls = gamma == 5 and (not quick or clients <= CONTROLLED)
+                entries.append(Entry(scaled, printed[2], plan, controls))
     return entries
 
 
