@@ -111,3 +111,12 @@ def test_the_regression_is_ridge_with_the_best_strength_left_out_one_by_one() ->
     scale = float(((made - centre) / spread @ ((made - centre) / spread).T).trace()) / 30
     slow = RidgeCV(np.logspace(-3, 4, 15) * scale, alpha_per_target=True).fit((made - centre) / spread, targets)
     assert ridge(made, targets, new) == pytest.approx(slow.predict((new - centre) / spread), rel=1e-6, abs=1e-6)
+
+
+def test_a_client_with_one_row_has_a_share_too() -> None:
+    """Its row's number must not be taken for a number of rows: the attack broke at the smallest sites."""
+    rows = federation(0)
+    one = replace(rows, train=Shards.of([rows.train[0][:1], *(rows.train[client] for client in range(1, CLIENTS))]))
+    truth = judged.true_shares(judged.marked(one, one.examples.tags["mark"], Rng.seeded(0)))
+    assert truth.held[0]["property"] in (0.0, 1.0)
+    assert truth.held[1]["property"] == pytest.approx(1 / (CLIENTS - 1), abs=0.5 / ROWS)

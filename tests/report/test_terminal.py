@@ -58,7 +58,7 @@ def test_who_has_learnt_nothing_has_no_price() -> None:
     none = replace(row, gains={"a constant answer": Interval(0.01, -0.01, 0.03)})
     text = printed(replace(sample(), as_configured=[none]), width=250)
     assert "learnt nothing: not above a constant answer" in text
-    assert "It has learnt nothing that its clients would not have without it (undefended)." in text
+    assert "Undefended, it has learnt nothing that its clients would not have without it." in text
 
 
 def test_the_colour_follows_the_leakage() -> None:

@@ -146,7 +146,7 @@ def _learnt(result: AuditResult) -> list[str]:
     if not nothing:
         return []
     named = ", ".join("undefended" if one == UNDEFENDED else f"under {one}" for one in nothing)
-    return [f"It has learnt nothing that its clients would not have without it ({named})."]
+    return [f"{named[:1].upper()}{named[1:]}, it has learnt nothing that its clients would not have without it."]
 
 
 def _omissions(result: AuditResult) -> list[str]:

@@ -36,12 +36,12 @@ def marked(federation: Federation, has: Tensor, rng: Rng) -> Federation:
 
 def true_shares(federation: Federation) -> Shares:
     """By what each client with data trains on; what labels lead one to expect is by all that is trained on."""
-    examples, rows = federation.examples, federation.train.rows
+    examples, rows = federation.examples, federation.train.rows.numpy()
     has = torch.stack([examples.tags[mark] for mark in MARKS], 1).double().numpy()
     rates = rates_by_class(examples.y[rows].numpy(), has[rows], examples.classes)
     held, beyond = {}, {}
     for client in federation.train.sizes.nonzero().flatten().tolist():
-        own = federation.train[client]
+        own = federation.train[client].numpy()  # a tensor of one row would be taken for a number
         share, expected = has[own].mean(0), rates[examples.y[own].numpy()].mean(0)
         held[client] = dict(zip(MARKS, share.tolist(), strict=True))
         beyond[client] = dict(zip(MARKS, (share - expected).tolist(), strict=True))
