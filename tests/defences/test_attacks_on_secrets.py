@@ -158,6 +158,24 @@ def test_how_much_is_computed_says_nothing_of_how_many_were_drawn(monkeypatch: p
     assert len(found) == 1
 
 
+def test_one_sum_on_two_grids_is_not_the_solution_of_two_equations() -> None:
+    """4 T + N and 2 T + N, of one key and one sum under two noise multipliers: if N is the same, T follows."""
+    total, grids = np.arange(-300, 300), [NoiseGrid.planned(z, 1 << 14, 1 << 12) for z in (0.25, 0.5)]
+    assert grids[0].units == grids[1].units
+    fine, coarse = (grid.multiple for grid in grids)
+    assert fine == 2 * coarse
+
+    def solved(root: Secrets) -> NDArray[np.float64]:
+        out = np.empty((2, 1, len(total)), dtype=np.float32)
+        for grid, row in zip(grids, out, strict=True):
+            grid.release([total.copy()], [[total]], [1.0], [root], 300, [row])
+        found: NDArray[np.float64] = (fine * out[0, 0].astype(np.float64) - coarse * out[1, 0]) / (fine - coarse)
+        return found
+
+    assert np.allclose(solved(Secrets(KEY, reproducible=True)), total, atol=0.1)
+    assert np.std(solved(secret()) - total) > 0.3 * grids[0].noise.sigma  # sigma / sqrt(2) expected: once in 1e30 keys
+
+
 def test_threads_that_release_at_once_have_their_own_noise() -> None:
     """What two threads release at the same time is what each releases alone: no stream or memory is shared."""
     grid, totals = NoiseGrid.planned(1.0, 1 << 14, 1 << 12), np.arange(6 * 30_000, dtype=np.int32).reshape(6, -1)

@@ -144,8 +144,12 @@ class NoiseGrid:
         most = (2**63 - 1 - self.noise.largest) // self.multiple
         require(largest <= most, "largest sum, in steps", largest, f"must be at most {most}, or 64 bits are too few")
         flat = (total.astype(np.int64) * self.multiple).reshape(-1)
-        self.noise.add_to(flat, secrets.upon(flat))
+        self.noise.add_to(flat, self._node(secrets, flat))
         return flat.reshape(total.shape)
+
+    def _node(self, secrets: Secrets, *numbers: NDArray[np.generic]) -> Secrets:
+        """For noise on these numbers on this grid: one noise for two grids would be two equations for one sum."""
+        return secrets.upon(np.array([self.units, self.multiple, self.noise.levels]), *numbers)
 
     def values(self, noised: NDArray[np.int64], step: float) -> NDArray[np.float64]:
         """What was released in the data's measure, where ``step`` is what one step of the contributions is worth."""
@@ -169,7 +173,7 @@ class NoiseGrid:
         most, length = largest * self.multiple + self.noise.largest, sum(leaf.shape[1] for leaf in out)
         require(most < 2**63, "largest sum, in steps", largest, "leaves no room for noise in 64 bits")
         kind = np.int32 if self.noise.levels == 1 and most < 2**31 else np.int64
-        nodes = [node.upon(*origin) for node, origin in zip(secrets, origins, strict=True)]
+        nodes = [self._node(node, *origin) for node, origin in zip(secrets, origins, strict=True)]
         several = self.noise.draws(length, nodes)
         for place, (total, step, draws) in enumerate(zip(totals, steps, several, strict=True)):
             require(len(total) == length, "length of a total", len(total), f"must be that of the leaves, {length}")
