@@ -14,9 +14,13 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from coterie.data.partition.features import Vertical
+from coterie.data.provenance import Public
+from coterie.defences.randomised_response.defence import PerturbOnce
+from coterie.defences.randomised_response.mechanisms import piecewise
 from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput
 from coterie.estimators import VerticalKMeans
+from coterie.privacy.guarantee import SIMULATION, Guarantee
 from coterie.rng import Rng
 
 
@@ -60,6 +64,25 @@ def test_a_federation_and_a_defence() -> None:
     np.testing.assert_array_equal(open_.labels_, masked.labels_)
     assert "sent every party's distances as they are" in str(open_.privacy_spent_)
     assert not masked.privacy_spent_.proven
+
+
+def test_what_undoes_a_guarantee_is_said_of_columns_too() -> None:
+    """A seed gives the noise away, and scales that were read off the data are no part of what noise hides."""
+    x = np.random.default_rng(0).random((60, 4))
+    told = PerturbOnce(piecewise(4.0))
+
+    def spent(**settings: Any) -> Guarantee:
+        fitted = VerticalKMeans(3, max_iter=2, defence=told, **settings).fit(x, columns=[0, 0, 1, 1])
+        found: Guarantee = fitted.privacy_spent_
+        return found
+
+    secret, seeded = spent(), spent(random_state=0)
+    assert secret.proven
+    assert not secret.simulated
+    assert seeded.simulated
+    assert SIMULATION in str(seeded)
+    assert "coterie.Public(scale)" in spent(scale=x.max(0)).why_not
+    assert spent(scale=Public(np.full(4, 2.0))).proven
 
 
 def test_scaled_columns() -> None:

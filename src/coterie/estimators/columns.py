@@ -7,14 +7,14 @@ from typing import Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from coterie.data.alignment import Aligned, Ids, Orders, aligned
 from coterie.data.federation import VerticalFederation
 from coterie.data.holdings import UserData
-from coterie.data.units import Box, Units
+from coterie.data.units import Box, Scale, Units, of_unknown_origin
 from coterie.errors import InvalidInput, nearest, require
 from coterie.flow.guard import Defence
 from coterie.flow.ring import Ring
@@ -23,6 +23,7 @@ from coterie.learn.clusters import lloyd
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.protocols.clusterings import vertical_kmeans
 from coterie.protocols.clusterings.nearest_centres import NearestCentreEstimator, RandomState, random_root
+from coterie.protocols.clusterings.provenance import composed
 from coterie.protocols.clusterings.vertical_kmeans import CENTRES, LABELS, Fusion, Start
 from coterie.rng import Secrets
 from coterie.seal.intersection import intersection
@@ -56,7 +57,7 @@ class VerticalKMeans(NearestCentreEstimator):
         init: str = "k-means++",
         fusion: str = "squares",
         defence: Defence | None = None,
-        scale: ArrayLike | str | None = None,
+        scale: Scale = None,
         box: Box | None = None,
         private_ids: bool = False,
         random_state: RandomState = None,
@@ -85,7 +86,9 @@ class VerticalKMeans(NearestCentreEstimator):
         self._keep(ring.memory, federation, ring.models(state)[LABELS][0].long())
         self.n_iter_ = max(1, state.round - protocol.seedings)
         said = defence.guarantee(protocol.facts(federation))
-        self.privacy_spent_ = said or Guarantee.none(IN_THE_OPEN, Level.RECORD, Trust.TRUSTED_AGGREGATOR)
+        alone = said or Guarantee.none(IN_THE_OPEN, Level.RECORD, Trust.TRUSTED_AGGREGATOR)
+        unknown = of_unknown_origin(self.scale, self.box)
+        self.privacy_spent_ = composed(alone, [], self.random_state is not None, unknown)
         return self
 
     def _keep(self, memory: Mapping[int, Memory], federation: VerticalFederation, labels: Tensor) -> None:
