@@ -54,6 +54,12 @@ def require_count(thing: str, value: int, least: int, most: int) -> None:
     require(value <= most, thing, value, f"must be at most {most}")
 
 
+def require_used(chosen: str, **idle: tuple[object, object]) -> None:
+    """Of each option without effect beside what is chosen, what was given and its default, which must be the same."""
+    for name, (given, default) in idle.items():
+        require(given == default, name, given, f"has no effect with {chosen}; leave it out, or choose what it is for")
+
+
 def nearest(name: object, known: Iterable[object]) -> str:
     """The remedy for an unknown name: the nearest known one, and the list."""
     names = sorted(str(one) for one in known)

@@ -23,7 +23,7 @@ from coterie.defences.randomised_response.defence import PerturbOnce, Randomised
 from coterie.defences.randomised_response.mechanisms import LEVELS, MECHANISMS, gap_rr
 from coterie.defences.robust import Krum, Median, NormClip, TrimmedMean
 from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
-from coterie.errors import InvalidInput, require
+from coterie.errors import InvalidInput, require, require_used
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.stack import Stack
@@ -65,6 +65,11 @@ def mingling(
     of clusters, where identity sets shall come from the group itself; without it they come from coins. ``members`` is
     how many ciphertexts a sum under ``ckks`` or its mock may have, ``least`` how many clients must be in secure sums.
     """
+    if cipher == "secure_sums":
+        require_used(f"cipher={cipher!r}", members=(members, 512))
+    else:
+        masks = {"neighbours": (neighbours, None), "width": (width, 8), "signed": (signed, False), "least": (least, 0)}
+        require_used(f"cipher={cipher!r}", **masks)
     ckks = Ckks(members=members)
     ciphers: dict[str, Cipher | PairwiseMasks] = {
         "secure_sums": PairwiseMasks(neighbours, least=least, width=width, signed=signed),
@@ -130,6 +135,7 @@ def perturb_once(
 def _channel(mechanism: Mechanism, epsilon: float, levels: int, ratio: float) -> Channel:
     if mechanism == "gap_rr":
         return gap_rr(epsilon, levels, ratio)
+    require_used(f"mechanism={mechanism!r}", ratio=(ratio, 0.5))
     return MECHANISMS[mechanism](epsilon, levels)
 
 
@@ -159,6 +165,10 @@ def robust(
 
     ``share`` is the trimmed mean's; ``bad`` and ``keep`` are Krum's.
     """
+    if rule != "trimmed_mean":
+        require_used(f"rule={rule!r}", share=(share, 0.2))
+    if rule != "krum":
+        require_used(f"rule={rule!r}", bad=(bad, 1), keep=(keep, None))
     rules: dict[str, Defence] = {
         "median": Median(),
         "trimmed_mean": TrimmedMean(share),

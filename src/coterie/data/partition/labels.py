@@ -27,7 +27,7 @@ from coterie.data.partition.dealing import (
     strata,
     unknown_groups,
 )
-from coterie.errors import require
+from coterie.errors import require, require_used
 from coterie.rng import Rng
 
 
@@ -54,6 +54,7 @@ class Iid(Partition):
 
     def owners(self, rows: int, rng: Rng) -> Rows:
         if self.alpha is None:
+            require_used("alpha=None, where all have as many", minimum=(self.minimum, Iid.minimum))
             return np.arange(rows) % self.clients
         require_alpha("alpha", self.alpha, "leave it out for equal sizes")
         require(
