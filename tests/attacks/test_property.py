@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.attacks.federations import LOCAL, MODEL, marked_examples, passive, run
 
+from coterie.attacks.contrast import Contrast
 from coterie.attacks.others import Rules
 from coterie.attacks.property import Known, PropertyWatch
 from coterie.attacks.updates import Imitation, aggregates, directions, magnitudes
@@ -37,22 +38,23 @@ from coterie.wire.codec import decode, encode
 from coterie.wire.view import ThreatModel
 
 FL = FedAvg(rounds=51, local=LOCAL, weighting="equal")
+WAYS = (magnitudes, directions, Contrast())
 CFL = Ifca(rounds=51, local=LOCAL, weighting="equal", clusters=2)
 
 
 def aucs(protocol: Any, control: Control, seed: int) -> list[Finding]:
-    """By the published features and by signed ones."""
+    """By the published features, by signed ones and by contrast."""
     ran = run(protocol, seed, control=control)
     auxiliary, truth = ran.split.auxiliary(ran.federation), ran.witness.property_truth(ran.federation)
     attack = passive(rules=Rules.of(3, protocol.slots))
-    guesses = attack.infer_by(ran.view, auxiliary, Rng.seeded(seed), (magnitudes, directions))
+    guesses = attack.infer_by(ran.view, auxiliary, Rng.seeded(seed), WAYS)
     return [judge(guess, truth, "passive") for guess in guesses]
 
 
 @pytest.mark.parametrize("protocol", [FL, CFL], ids=["FL", "CFL"])
 def test_a_plain_property_is_found_and_the_controls_are_not(protocol: Any) -> None:
     scores = {control: [aucs(protocol, control, seed) for seed in range(2)] for control in Control}
-    for way in range(2):
+    for way in range(len(WAYS)):
         found = {control: over_seeds([auc[way] for auc in scores[control]]) for control in Control}
         assert found[Control.NONE].score > 0.75
         # 40 observations and 2 seeds: the deviation of a mean AUC under chance is about 0.065; this is over 3 of them.
@@ -211,14 +213,32 @@ def test_looking_round_by_round_gives_what_looking_once_does() -> None:
     ran = run(Ifca(rounds=20, local=LOCAL, clusters=2, weighting="equal"))
     auxiliary = ran.split.auxiliary(ran.federation)
     attack = passive(most_made=64, rules=Rules.of(3, 2))
-    once = attack.infer_by(ran.view, auxiliary, Rng.seeded(3), (magnitudes, directions))
-    watch = PropertyWatch(attack, Known.of(auxiliary), Rng.seeded(3), (magnitudes, directions))
+    once = attack.infer_by(ran.view, auxiliary, Rng.seeded(3), WAYS)
+    watch = PropertyWatch(attack, Known.of(auxiliary), Rng.seeded(3), WAYS)
     for round in range(1, 20):
         passed = {key: load for key, load in ran.view._index.items() if round - 1 <= key[0] <= round}
         watch.look(replace(ran.view, _index=passed))
         watch = replace(watch, notes=decode(encode(watch.notes)))
     assert watch.guesses() == once
     assert len(watch.notes.has) == 64 < watch.notes.count
+
+
+def test_a_contrast_is_a_ridge_regression_on_differences_from_the_round_s_own() -> None:
+    draws = torch.Generator().manual_seed(0)
+    made, seen = torch.randn(30, 7, generator=draws), torch.randn(4, 7, generator=draws)
+    has = torch.arange(30) % 3 == 0
+    scaled = (made - made.mean(0)) / made.std(0)
+    slope = torch.linalg.solve(scaled.T @ scaled / 30 + 2 * torch.eye(7), scaled.T @ (2.0 * has - 1) / 30)
+    read = Contrast(penalty=2.0).reader(made, has)
+    torch.testing.assert_close(read(seen), (seen - made.mean(0)) / made.std(0) @ slope, rtol=1e-4, atol=1e-5)
+
+    ran = run(FedAvg(rounds=14, local=LOCAL))
+    watch = PropertyWatch(passive(), Known.of(ran.split.auxiliary(ran.federation)), Rng.seeded(0), WAYS)
+    watch.look(ran.view)
+    rounds = watch.notes.made[2][: watch.notes.count].view(-1, 2 * watch.attack.pairs, watch.notes.made[2].shape[1])
+    assert float(rounds.mean(1).abs().max()) < 1e-5  # of each round nothing is left but differences
+    with pytest.raises(InvalidInput, match="imagine_every=2 must be 1"):
+        replace(watch, attack=passive(imagine_every=2))
 
 
 def test_it_sees_published_models_only() -> None:

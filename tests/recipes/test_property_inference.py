@@ -25,6 +25,7 @@ def fake(auc: float) -> dict[str, Any]:
     return {
         "task": "toy", "main_auc": 0.9, "auc": auc, "auc_within": auc, "signed_auc": auc, "signed_auc_within": auc,
         "auc_operating": point, "signed_auc_operating": point, "guarantee": None,
+        "contrast_auc": auc, "contrast_auc_within": auc, "contrast_auc_operating": point,
         "observations": [[round, 0, 3, round % 2, auc, round % 2] for round in range(8)],
         "clusters": 3, "obtained": auc, "reached": auc,
         "cosines": {"0": [0.1, 0.3]}, "cost": {"a round": 0.1, "peak memory, GiB": 0.5},

@@ -32,6 +32,7 @@ TINY = Size(Detail(8, tokens=5, vocabulary=50, drawn=600), 4, 8, 2, Local(1, Non
         Plan("C", "CFL", 3, control="placebo", gamma=5.0),
         Plan("B", "CFL", 4, control="absent", dropout=0.1),
         Plan("C", "FL", 3, sigma=4.0, purity=0.5),
+        Plan("C", "CFL", 3, gamma=5.0, contrast=True),
     ],
 )
 def test_a_cell_is_trained_attacked_and_judged(plan: Plan) -> None:
@@ -44,6 +45,7 @@ def test_a_cell_is_trained_attacked_and_judged(plan: Plan) -> None:
     assert used == 4  # a property batch in every second of eight rounds, in the victim's cluster alone
     assert (result["guarantee"] is not None) == (plan.sigma > 0)
     assert ("pictures" in result) == plan.pictured == (plan.clients == 5)
+    assert ("contrast_auc_within" in result) == plan.contrast
 
 
 def test_a_cell_as_published_differs_where_the_paper_does() -> None:
@@ -133,8 +135,9 @@ def test_keys_tell_plans_apart_and_defences_come_one_at_a_time() -> None:
         Plan("A", "FL", 3, gamma=1.0),
         Plan("A", "FL", 3, sigma=0.2),
         Plan("A", "FL", 3, purity=0.5),
+        Plan("A", "FL", 3, contrast=True),
     ]
-    assert len({plan.key for plan in plans}) == 4
+    assert len({plan.key for plan in plans}) == len(plans)
     with pytest.raises(InvalidInput, match="one at a time"):
         _ = Plan("A", "FL", 3, sigma=0.2, dropout=0.1).defence
 

@@ -11,7 +11,7 @@ upload is taken out; Melis et al.'s code, which it builds on, does.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.attacks.base import Suspicions
+from coterie.attacks.contrast import Contrast
 from coterie.attacks.others import Behind, Beliefs, Own, Rules, own_uploads, who_is_behind
 from coterie.attacks.updates import Features, Imitation, Observed, aggregates, magnitudes
 from coterie.data.auxiliary import Auxiliary
@@ -246,6 +247,10 @@ class PropertyWatch:
     ways: tuple[Features, ...]
     notes: PropertyNotes = field(default_factory=PropertyNotes)
 
+    def __post_init__(self) -> None:
+        every, contrasts = self.attack.imagine_every, any(isinstance(way, Contrast) for way in self.ways)
+        require(not contrasts or every == 1, "imagine_every", every, "must be 1: a contrast is with the same round's")
+
     def look(self, view: View) -> None:
         """At all rounds whose outcome has been published since the last time."""
         warmup, notes = self.attack.warmup, self.notes
@@ -282,16 +287,23 @@ class PropertyWatch:
             f"were seen after {self.attack.warmup} rounds of warm-up; run more rounds",
         )
         found = []
-        for made, seen in zip(notes.made, notes.seen, strict=True):
-            kept = min(notes.count, self.attack.most_made)
-            forest = self.attack.forest(made[:kept], notes.has[:kept], self.rng)
+        for way, made, seen in zip(self.ways, notes.made, notes.seen, strict=True):
+            read = self._reader(way, made)
             scores: dict[Hashable, float] = {}
             for start in range(0, len(seen), SCORED_AT_ONCE):
-                block = torch.cat(seen[start : start + SCORED_AT_ONCE]).numpy()
+                block = torch.cat(seen[start : start + SCORED_AT_ONCE])
                 keys = notes.keys[start : start + SCORED_AT_ONCE]
-                scores |= dict(zip(keys, forest.predict_proba(block)[:, 1].tolist(), strict=True))
+                scores |= dict(zip(keys, read(block).tolist(), strict=True))
             found.append(Suspicions(scores))
         return found
+
+    def _reader(self, way: Features, made: Tensor) -> Callable[[Tensor], Tensor]:
+        kept = min(self.notes.count, self.attack.most_made)
+        made, has = made[:kept], self.notes.has[:kept]
+        if isinstance(way, Contrast):
+            return way.reader(made, has)
+        forest = self.attack.forest(made, has, self.rng)
+        return lambda block: torch.from_numpy(forest.predict_proba(block.numpy())[:, 1])
 
     def _note(self, seen: list[Observed], view: View) -> None:
         attack, round = self.attack, seen[0].round
@@ -306,22 +318,29 @@ class PropertyWatch:
             if here.alone:  # it says nothing of anybody else
                 continue
             update = observed.update if attack.leaves_own else here.without_own(observed.update)
-            self._keep_seen((round, observed.slot), update)
-            self.notes.sizes.append(here.own.clients + here.others[0] if here.own is not None else 0)
+            rows = [way(stack([update]), attack.most_features) for way in self.ways]
             if attack.imagines(round):
                 own_streams = streams.child("slot", observed.slot)
-                self._keep_made(attack.aggregated(updates[observed.slot], here, own_streams), own_streams)
+                imagined = attack.aggregated(updates[observed.slot], here, own_streams)
+                made = [way(imagined, attack.most_features) for way in self.ways]
+                levels = [
+                    part.mean(0) if isinstance(way, Contrast) else torch.zeros(())
+                    for way, part in zip(self.ways, made, strict=True)
+                ]
+                rows = [part - level for part, level in zip(rows, levels, strict=True)]
+                self._keep_made([part - level for part, level in zip(made, levels, strict=True)], own_streams)
+            self._keep_seen((round, observed.slot), rows)
+            self.notes.sizes.append(here.own.clients + here.others[0] if here.own is not None else 0)
 
-    def _keep_seen(self, key: tuple[int, int], update: Params) -> None:
+    def _keep_seen(self, key: tuple[int, int], rows: Sequence[Tensor]) -> None:
         self.notes.keys.append(key)
         self.notes.seen = self.notes.seen or [[] for _ in self.ways]
-        for way, seen in zip(self.ways, self.notes.seen, strict=True):
-            seen.append(way(stack([update]), self.attack.most_features))
+        for row, seen in zip(rows, self.notes.seen, strict=True):
+            seen.append(row)
 
-    def _keep_made(self, made: Params, rng: Rng) -> None:
+    def _keep_made(self, rows: Sequence[Tensor], rng: Rng) -> None:
         """Vitter's algorithm R: every aggregate ever made is as likely to be among those kept."""
         attack, notes = self.attack, self.notes
-        rows = [way(made, attack.most_features) for way in self.ways]
         draws = rng.child("kept").numpy()
         has = torch.arange(2 * attack.pairs) < attack.pairs
         for number in range(2 * attack.pairs):

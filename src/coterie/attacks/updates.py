@@ -20,6 +20,8 @@ from coterie.learn.sgd import Gradients, Local, descend
 from coterie.rng import Rng
 from coterie.wire.view import View
 
+SMALLEST = 1e-5  # of an update's norm: what is below counts as nothing
+
 
 @dataclass(frozen=True)
 class Observed:
@@ -70,6 +72,11 @@ def magnitudes(updates: Params, most: int = 5000) -> Tensor:
         return leaf.amax(1 if width >= rows else 2)
 
     return _features(map_leaves(torch.abs, updates), torch.amax, largest)
+
+
+def log_magnitudes(updates: Params, most: int = 5000) -> Tensor:
+    """Their logarithms, in which what makes one update longer than another is taken off like any other difference."""
+    return magnitudes(updates, most).add_(SMALLEST).log_()
 
 
 def directions(updates: Params, most: int = 4096) -> Tensor:

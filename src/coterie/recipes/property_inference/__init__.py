@@ -11,6 +11,7 @@ from coterie.recipes.base import AS_PUBLISHED, ROUNDS, Recipe
 from coterie.recipes.property_inference import acquisition, published, tables
 from coterie.recipes.property_inference.claims import (
     active_claims,
+    contrast_claims,
     figure_claims,
     own_claims,
     passive_claims,
@@ -80,6 +81,10 @@ RECIPES = (
     recipe(
         "own upload", "The adversary's own upload taken out of the aggregate, or left in it: not in the paper",
         **recipe_parts(tables.compared), claims=own_claims,
+    ),
+    recipe(
+        "contrast", "More imagined, and read as a difference from what was imagined of the round: not in the paper",
+        **recipe_parts(tables.contrasted), claims=contrast_claims,
     ),
     recipe(
         "beyond", "By cluster size, share of property data, and time: not in the paper",

@@ -58,6 +58,12 @@ def own_claims(rows: Rows) -> list[Claim]:
     return [*found, *in_one_sentence(text, found)]
 
 
+def contrast_claims(rows: Rows) -> list[Claim]:
+    text = "a contrast with what was imagined finds more than the published reader"
+    found = above(rows, text, {"features": "contrast"}, {"features": "published"})
+    return [*controls_at_chance(rows), *found, *in_one_sentence(text, found)]
+
+
 def regularised_claims(rows: Rows) -> list[Claim]:
     """Section 5.1: neither is a reliable defence. The attack stays above chance under each."""
     under = [row for row in rows if row.key.get("defence") in ("dropout", "penalty")]

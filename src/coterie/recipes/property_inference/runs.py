@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.attacks.base import Suspicions
+from coterie.attacks.contrast import Contrast
 from coterie.attacks.others import Rules
 from coterie.attacks.property import Known, PassiveProperty, PropertyNotes, PropertyWatch, property_threat
 from coterie.attacks.property_active import ActiveProperty
-from coterie.attacks.updates import Imitation, directions, magnitudes
+from coterie.attacks.updates import Features, Imitation, directions, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation
 from coterie.data.partition.property import Control, PropertySplit
@@ -40,6 +41,7 @@ from coterie.wire.tape import Tape
 CLUSTERS = 2  # the paper never says how many
 CLIP = 1.0  # nor at what norm DP-SGD clips
 DELTA = 1e-5
+RICHLY = {"imagine_every": 1, "others": 8, "each": 8, "pairs": 24}  # six times what is imagined at quick scale
 FIGURES = {("C", 5): "2", ("D", 13): "3"}  # by task and clients: the figure that shows its aggregates; 4 has them all
 
 
@@ -57,6 +59,7 @@ class Plan:
     sigma: float = 0.0
     purity: float = 1.0  # the share of property data in the victim's property batches
     keep_own: bool = False  # leave the adversary's own upload in what it looks at, to compare with
+    contrast: bool = False  # imagine more, and read differences from what was imagined, too
     as_published: bool = False  # labels not matched, a plain random start, the choice on the training batch
 
     @property
@@ -67,6 +70,7 @@ class Plan:
             parts += [f"{name}{getattr(self, name):g}"] if getattr(self, name) else []
         parts += [f"purity{self.purity:g}"] if self.purity < 1 else []
         parts += ["own"] if self.keep_own else []
+        parts += ["contrast"] if self.contrast else []
         return "-".join(parts + (["published"] if self.as_published else []))
 
     @property
@@ -178,7 +182,8 @@ class Cell:
             processes=0,
         )
         known = Known.of(self.split(chosen).auxiliary(federation))
-        watch = PropertyWatch(attack, known, self.rng.child("attack"), (magnitudes, directions))
+        ways: tuple[Features, ...] = (magnitudes, directions, *((Contrast(),) if self.plan.contrast else ()))
+        watch = PropertyWatch(attack, known, self.rng.child("attack"), ways)
         return Watched(ring, tape, watch, Steadiness(self.size.warmup, self.plan.pictured), witness, kept_in)
 
     def split(self, chosen: Task) -> PropertySplit:
@@ -229,15 +234,17 @@ class Cell:
             "keep_own": self.plan.keep_own,
             "skew": None if self.plan.as_published else PassiveProperty.skew,
         }
+        settings |= RICHLY | {"others": max(RICHLY["others"], self.plan.clients - 2)} if self.plan.contrast else {}
         if self.plan.gamma is None:
             return PassiveProperty(**settings)
         return ActiveProperty(**settings, data=auxiliary, gamma=self.plan.gamma)
 
     def judged(self, guesses: Sequence[Suspicions], truth: YesNo) -> Result:
-        """AUC over all observations, as published, and within clusters; by published features and by signed ones."""
+        """AUC over all observations, as published, and within clusters, by each way of looking."""
+        ways = ("auc", "signed_auc", "contrast_auc")[: len(guesses)]
         pooled = replace(truth, strata=None)
         result: Result = {}
-        for name, guess in zip(("auc", "signed_auc"), guesses, strict=True):
+        for name, guess in zip(ways, guesses, strict=True):
             finding = judge(guess, pooled)
             result[name] = finding.score
             result[f"{name}_within"] = judge(guess, truth).score
@@ -262,7 +269,7 @@ def sizes_read(notes: PropertyNotes, witness: Witness) -> float | None:
 def observations(guesses: Sequence[Suspicions], witness: Witness, federation: Federation) -> list[list[float]]:
     """(round, cluster, clients in it, property used, score, signed score) of everything that was scored."""
     answers, sizes = witness.property_truth(federation).answers, witness.sizes()
-    published, signed = guesses
+    published, signed, *_ = guesses
     return [
         [*key, sizes[key], int(answers[key]), round(score, 4), round(signed.scores[key], 4)]  # type: ignore[misc,index]
         for key, score in published.scores.items()

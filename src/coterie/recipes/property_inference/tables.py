@@ -115,6 +115,16 @@ def compared(scale: Scale) -> list[Entry]:
     ]
 
 
+def contrasted(scale: Scale) -> list[Entry]:
+    """The passive attack and the scaled-up one with six times as much imagined, read by forests and by contrasts."""
+    return [
+        Entry(key_of("C", method, clients, attack=attack, gamma=gamma or 0.0), None, plan, controls=attack == "scaled")
+        for clients in many(scale, (3, 5, 10), (5, 10, 20))
+        for method, attack, gamma in (("FL", "passive", None), ("CFL", "passive", None), ("CFL", "scaled", 5.0))
+        for plan in (Plan("C", method, clients, gamma=gamma, contrast=True),)
+    ]
+
+
 def regularised(attacked: bool, scale: Scale) -> list[Entry]:
     """Under the passive attack, or under the scaled-up one."""
     source = published.ACTIVE_REGULARISED if attacked else published.PASSIVE_REGULARISED
