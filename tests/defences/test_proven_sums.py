@@ -11,7 +11,7 @@ from tests.defences.test_ckks_sums import parties
 from tests.ring import play
 
 from coterie.attacks.distance_geometry import CURIOUS_SERVER
-from coterie.defences.proven_sums import LEVELS, CheckingServer, LieCaught, ProvenSums, ProvingClient, Question
+from coterie.defences.proven_sums import LEVELS, OVER, CheckingServer, LieCaught, ProvenSums, ProvingClient, Question
 from coterie.defences.secure_sums.defence import MaskingClient
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.cohort import Cohort
@@ -96,7 +96,7 @@ class _Asked:
 
     def answers(self, question: Question, levels: list[int]) -> Contributions:
         for memory in self.cohort.memory:
-            memory[LEVELS] = torch.tensor(levels, dtype=torch.int32)
+            memory[LEVELS], memory[OVER] = torch.tensor(levels, dtype=torch.int32), (0, 1, 2)
         return DEFENCE.client.follow_up(self.down(question), self.cohort)
 
     def down(self, question: Question) -> Down:
@@ -137,8 +137,10 @@ def test_commitments_of_two_requests_have_nothing_in_common() -> None:
         ((0, 1, 2, 3), (0, 1, 2), InvalidInput, "must be at most 3"),
         ((0, 0), (0, 1, 2), InvalidInput, "must be at most 3"),
         ((9,), (0, 1, 2), InvalidInput, "must be at most 3"),
-        ((0,), (0,), InvalidInput, "must be at most 3"),  # alone, its blinding factors would be nothing
-        ((0,), (1, 1), InvalidInput, "must be at most 3"),
+        ((0,), (0,), InvalidInput, r"parties=\[0\] must be \[0, 1, 2\]"),  # its blinding factors would be nothing
+        ((0,), (0, 1), InvalidInput, "as in the sum"),  # the sum of two, and so what the third has
+        ((0,), (0, 1, 2, 3), InvalidInput, "as in the sum"),
+        ((0,), (1, 1), InvalidInput, "as in the sum"),
     ],
 )
 def test_a_party_proves_no_more_than_agreed(

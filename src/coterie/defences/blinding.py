@@ -7,6 +7,10 @@ shifted, and put in an order that the parties alone know; they are told a place,
 What is left to the server is the shape of a record's totals: their ratios, sorted, and over many steps their range, for
 scales are drawn anew. That is less than distances, but with many known records more than the assignments
 (``attacks.distance_geometry.Seen.SHAPES``). One party that hands over what they share opens everything.
+
+A server that chooses the centres again and again would have a ratio of known distances each time, and with that every
+column. So parties blind for one request a round, start on different records, in the first round alone, and else go by
+the places of the round before.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.errors import require
-from coterie.flow.cohort import Cohort
+from coterie.errors import NotPermitted, require
+from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
@@ -27,6 +31,8 @@ from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
 from coterie.rng import Secrets
 from coterie.wire.messages import Contributions, Published
 
+RECORDS = "records"  # published: on which centres start
+LAST = "blinding: the last round"
 LABELS, OF, AMONG = "labels", "of", "among"  # published: places of the least totals, of which round, among how many
 NO_RECORDS = "its server does not look for the least number of a record, and blinded numbers serve for nothing else"
 READS = "the server draws records by their distances, which it cannot do blindly; start on records that it draws freely"
@@ -65,8 +71,26 @@ class BlindingClient(ClientGuard):
     permute: bool
 
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        for leaf in sent.values.values():
+            for memory in cohort.memory:
+                self._permit(cohort, memory, leaf.shape[-1])
         shared = _shared(cohort.turn, cohort.turn.round)
         return replace(sent, values={name: self._blinded(leaf, shared) for name, leaf in sent.values.items()})
+
+    def _permit(self, cohort: Cohort, memory: Memory, numbers: int) -> None:
+        """Centres that the server chose tell it which number is whose, and so does a second answer in one round."""
+        round, given = cohort.turn.round, cohort.given
+        chosen = given[RECORDS].flatten() if RECORDS in given else None
+        if round <= memory.get(LAST, -1):
+            raise NotPermitted(f"round {round} was blinded before, or is past; a second answer would open the first")
+        if chosen is not None and (round > 0 or len(chosen.unique()) < len(chosen)):
+            raise NotPermitted(
+                f"records={chosen.tolist()} of round {round} must be different ones, in the first round alone: the "
+                "server would know which of the blinded numbers is whose"
+            )
+        if chosen is None and (int(given[OF][0]), int(given[AMONG][0])) != (round - 1, numbers):
+            raise NotPermitted(f"places in round {round} must be those of the round before, among {numbers}")
+        memory[LAST] = round
 
     def _blinded(self, leaf: Tensor, shared: Secrets) -> Tensor:
         """Of a leaf (clients, 1, records, numbers)."""

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from coterie.defences.blinding import NO_RECORDS
-from coterie.defences.secure_sums import PairwiseMasks, SecureSums
+from coterie.defences.secure_sums import OPEN, PairwiseMasks, SecureSums
 from coterie.defences.secure_sums.defence import MaskingClient, MaskingServer
 from coterie.errors import CoterieError, InvalidInput, NotPermitted, require
 from coterie.flow.ask import Ask, State
@@ -37,6 +37,7 @@ from coterie.wire.messages import Contributions, Down, Kind
 
 PROVE = "prove"
 LEVELS = f"{FOR_ONE_TURN}levels"  # what a party has masked, as whole numbers
+OVER = f"{FOR_ONE_TURN}over"  # whose numbers are in the sum that it helped to open
 NONCE = 32  # bytes
 
 
@@ -93,7 +94,11 @@ class ProvingClient(MaskingClient):
 
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         if asked.kind.part != PROVE:
-            return super().follow_up(asked, cohort)
+            found = super().follow_up(asked, cohort)
+            for client, memory in zip(cohort.ids.tolist(), cohort.memory, strict=True):
+                if asked.kind.part == OPEN and client in found.ids:
+                    memory[OVER] = tuple(sorted(decode(asked.common)))
+            return found
         shared = cohort.turn.roots.secrets.child("shared by the parties", "proofs")
         clients = zip(cohort.ids.tolist(), cohort.memory, strict=True)
         notes = [self._proven(asked, client, memory, shared) for client, memory in clients]
@@ -101,15 +106,20 @@ class ProvingClient(MaskingClient):
         return Contributions(cohort.ids, {}, ones, ones.unsqueeze(1), notes=tuple(notes))
 
     def _proven(self, asked: Down, client: int, memory: Memory, shared: Secrets) -> bytes:
-        """Once a request, and of as many numbers as agreed: each proof is one commitment more to look at."""
+        """Once a request, of as many numbers as agreed, and with all whose numbers were added up.
+
+        Commitments of fewer parties add up to those parties' sum, and what is missing to the total would be known too.
+        """
         question = Question.read(asked.common)
         levels = memory.pop(LEVELS, None)
         if levels is None:
             raise NotPermitted(f"client {client} has proven its numbers of round {asked.round}; once is all it takes")
         places, parties = question.places, question.parties
         few = 0 < len(places) <= self.sampled and len(set(places)) == len(places)
-        inside = all(0 <= place < len(levels) for place in places) and client in parties and len(set(parties)) > 1
+        inside = all(0 <= place < len(levels) for place in places)
         require(few and inside, "numbers to prove", len(places), f"must be at most {self.sampled} of its own")
+        over = memory.get(OVER, ())
+        require(tuple(sorted(parties)) == over, "parties", list(parties), f"must be {list(over)}, as in the sum")
         own = shared.child(asked.round, str(replace(asked.kind, part="")), question.nonce.hex(), *parties)
         blinds = zero_sum_blinds(
             lambda place, party: own.child(place, party).bytes(64), parties.index(client), len(parties), places

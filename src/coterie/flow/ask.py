@@ -30,6 +30,7 @@ class Ask(Generic[State]):
     sees: Tensor | None = None  # (clients, slots) bool
     common: bytes = b""  # what a guard tells all clients
     each: Mapping[int, bytes] = field(default_factory=dict)  # and what it tells each
+    whole: bool = False  # whether sums without one of the clients are of no use, so that none should be opened
 
     def sub(
         self, part: str, clients: Tensor, common: bytes = b"", each: Mapping[int, bytes] | None = None

@@ -41,6 +41,7 @@ from coterie.wire.sealed import SEALED
 WAITING = f"{FOR_ONE_TURN}secure sums"  # the name under which a client remembers where it is
 KNOWN = "secure sums: long-lived keys of others"
 IDENTITY = "secure sums: own long-lived key"  # a deployed client's, whose card others have
+PARTIES = "secure sums: the parties"  # with columns of the same records, which stay who they are
 LAST = "secure sums: the last round"  # and what it has answered in it, so that it does not do so again
 Said = Any  # what a note holds once it is decoded: checked where it is used
 
@@ -74,6 +75,7 @@ class Waiting:
     survivors: tuple[int, ...] = ()  # and who it said is left
     masked: bool = False  # whether its answer has left
     small: tuple[int, ...] = ()  # clusters that it found too small
+    whole: bool = False  # whether it adds up with all or not at all
 
     def statement(self) -> bytes:
         """All that it was told of this round: what everybody must have been told alike."""
@@ -110,7 +112,7 @@ def advertise(
             own_key = cohort.turn.roots.secrets.child("long-lived key", client)
             party.identity = memory.get(IDENTITY) or own_key.bytes(KEY)
             party.known, party.closed = dict(memory.get(KNOWN, {})), IDENTITY in memory
-        waiting = Waiting(party, tuple(slots), vector, leaves, one)
+        waiting = Waiting(party, tuple(slots), vector, leaves, one, whole=bool(cohort.columns))
         memory[WAITING], memory[LAST] = waiting, answered
         notes.append(waiting.party.advert.to_bytes())
     return Contributions(sent.ids, {}, torch.ones(len(sent)), membership.float(), notes=tuple(notes))
@@ -153,6 +155,8 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks, veil: Veil |
         if not isinstance(waiting, Waiting):
             raise InvalidInput(f"client {client} was asked for {str(asked.kind)!r} before the request; start over")
         try:
+            if waiting.whole:
+                _require_whole(asked.kind.part, waiting, memory, common)
             rows[client] = answers[asked.kind.part](waiting, common, own, settings, veil)
         except CoterieError as problem:  # what one client cannot or will not answer costs nobody else's answer
             warn(f"client {client} does not answer {str(asked.kind)!r}: {problem}", ClientsDropped)
@@ -165,6 +169,18 @@ def follow_up(asked: Down, cohort: Cohort, settings: PairwiseMasks, veil: Veil |
         few = f"fewer than {veil.smallest.members + veil.smallest.spare} true members"
         warn(f"round {asked.round}: clusters {sorted(small)} have {few} and keep their models", ClusterLeftOut)
     return _joined(rows)
+
+
+def _require_whole(part: str, waiting: Waiting, memory: Memory, common: Said) -> None:
+    """That a party with columns is in sums with the same others always, and with all of them.
+
+    Its records stay, so that the server can have the same distances again: two sums of which one lacks a party would
+    be that party's own.
+    """
+    told = sorted(common[1] if part == SHARES else common)
+    known = memory.setdefault(PARTIES, tuple(told)) if part == SHARES else waiting.told().ids
+    if tuple(told) != tuple(known):
+        raise NotPermitted(f"parties={told} must be {list(known)}: one that is missing could be read when it is back")
 
 
 def _announced(common: bytes) -> tuple[Roster, dict[int, Advert]]:

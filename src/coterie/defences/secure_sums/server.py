@@ -124,12 +124,14 @@ def _requests(
     adverts, membership = _announced((yield ask), dropped)
     _require(bool(adverts), "nobody announced itself")
     ids = sorted(adverts)
+    _require_whole(ask, ids, dropped)
     stacked = torch.stack([membership[client] for client in ids])
     announced = Roster.of(ids, stacked, settings.neighbours, salt_of(adverts))
     common = encode((announced, {client: adverts[client].to_bytes() for client in ids}))
     boxes = _notes((yield ask.sub(SHARES, torch.tensor(ids), common)), dropped, lambda box: isinstance(box, bytes))
     _drop_incomplete(boxes, announced, smallest is not None, dropped)
     sharing = sorted(boxes)
+    _require_whole(ask, sharing, dropped)
     _require(len(sharing) >= announced.threshold, f"{len(sharing)} of {len(ids)} shared their secrets")
     roster = announced.masked_by(sharing)
     _require(any(roster.members), f"no cluster has {LEAST} members")
@@ -148,6 +150,7 @@ def _requests(
     if total is None or len(total.ids) < needed or roster.exposed(total.ids):
         raise _Failed("too few masked answers came in")
     survivors = tuple(sorted(total.ids))
+    _require_whole(ask, survivors, dropped)
     gone = "" if smallest is None else too_many_gone(roster, survivors, smallest.spare)
     _require(not gone, gone)
     left = torch.tensor(survivors)
@@ -166,6 +169,13 @@ def _requests(
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise _Failed(otherwise)
+
+
+def _require_whole(ask: Ask[State], here: Iterable[int], dropped: Mapping[int, str]) -> None:
+    """Where all must be in the sum, one without somebody is not opened: when it is back, the difference is its own."""
+    missing = sorted(set(ask.clients.tolist()) - set(here)) if ask.whole else []
+    silent = [client for client in missing if client not in dropped]
+    _require(not missing, f"parties {missing} are missing" + (f", {silent} without a word" if silent else ""))
 
 
 def _drop_incomplete(

@@ -145,7 +145,7 @@ class VerticalKMeans(Protocol[Assignments]):
         """(1, records, centres): the distances summed over all parties, or to be summed."""
         parties = server.clients.present(0)
         published = Published({name: leaf.unsqueeze(0) for name, leaf in told.items()})
-        sums = yield from server.collect(Ask(kind, state.round, parties, published, state))
+        sums = yield from server.collect(Ask(kind, state.round, parties, published, state, whole=True))
         answered = 0 if sums.empty else int(sums.counts[0])
         require(
             answered == len(parties),

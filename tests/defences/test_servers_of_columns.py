@@ -1,0 +1,125 @@
+"""Servers that ask parties with columns for more than a run takes: the records stay, so every answer counts twice."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.defences.blinding import Blinding
+from coterie.defences.secure_sums import MASKED, SHARES, PairwiseMasks, RoundLeftOut, SecureSums
+from coterie.errors import NotPermitted
+from coterie.flow.ask import Ask, Replies, Sums
+from coterie.flow.client import ClientSide
+from coterie.flow.cohort import Cohort, Memory
+from coterie.flow.guard import Defence
+from coterie.flow.stack import Stack
+from coterie.flow.turn import Roots, Turn
+from coterie.protocols.clusterings.vertical_kmeans import AMONG, LABELS, OF, RECORDS, Start, VerticalKMeans
+from coterie.wire.messages import Contributions, Down, Kind, Published
+
+ALL = (0, 1, 2, 3)
+ROOTS = Roots.seeded(0)
+
+
+class Parties:
+    """The clients' halves of four parties, and a server that asks what it likes of whom it likes."""
+
+    def __init__(self, defence: Defence) -> None:
+        self.columns = torch.rand(40, 8, generator=torch.Generator().manual_seed(0)).split(2, dim=1)
+        self.side = ClientSide(VerticalKMeans(3, start_on=Start.RECORDS), defence.client)
+        self.server = defence.server
+        self.memory: list[Memory] = [{} for _ in ALL]
+        self.silent: tuple[str, int] = ("", -1)  # in which exchange who says nothing
+
+    def asked(self, one: Ask[None]) -> Contributions:
+        here = [party for party in one.clients.tolist() if (one.kind.part, party) != self.silent]
+        turn, each = Turn(one.round, ROOTS, one.kind), tuple(one.each[party] for party in here) if one.each else ()
+        columns, memory = tuple(self.columns[party] for party in here), [self.memory[party] for party in here]
+        cohort = Cohort(torch.tensor(here), turn, columns=columns, memory=memory)
+        down = Down(one.kind, one.round, cohort.ids, one.published, None, one.common, each)
+        return self.side.answer(self.side.opened(down, turn), cohort).up.sent
+
+    def summed(
+        self, told: dict[str, Tensor], round: int, who: Sequence[int] = ALL, kind: str = "distances", whole: bool = True
+    ) -> Sums:
+        published = Published({name: leaf.unsqueeze(0) for name, leaf in told.items()})
+        ask: Ask[None] = Ask(Kind.of(kind), round, torch.tensor(who), published, None, whole=whole)
+        talk = self.server.collect(ask, Turn(round, ROOTS, ask.kind))
+        try:
+            request = next(talk)
+            while True:
+                request = talk.send(Replies(iter([self.asked(request)])))
+        except StopIteration as done:
+            found: Sums = done.value
+            return found
+
+
+def starts(*rows: int) -> dict[str, Tensor]:
+    return {RECORDS: torch.tensor(rows)}
+
+
+@pytest.mark.parametrize("whole", [True, False])  # a server that follows the protocol, and one that does not
+@pytest.mark.parametrize("part", ["", SHARES, MASKED])
+def test_a_sum_without_a_party_is_not_opened_beside_one_with_it(part: str, whole: bool) -> None:
+    """Their difference would be its distances."""
+    parties = Parties(SecureSums())
+    parties.silent = (part, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        first = parties.summed(starts(1, 2, 3), 0, whole=whole)
+        parties.silent = ("", -1)
+        second = parties.summed(starts(1, 2, 3), 1, whole=whole)
+    assert first.empty or second.empty
+    assert not (whole and second.empty)  # nothing is lost: when it is back, the run goes on
+
+
+@pytest.mark.parametrize(("round", "kind"), [(1, "distances"), (0, "seed"), (0, "distances 7")])
+def test_a_party_stays_among_the_same_others(round: int, kind: str) -> None:
+    parties = Parties(SecureSums(PairwiseMasks(signed=True)))
+    assert not parties.summed(starts(1, 2, 3), 0).empty
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert parties.summed(starts(*(1, 2, 3)[: 1 if kind == "seed" else 3]), round, ALL[:3], kind, False).empty
+    assert any("parties=[0, 1, 2] must be [0, 1, 2, 3]" in str(one.message) for one in said)
+
+
+def test_the_server_says_who_is_missing() -> None:
+    parties = Parties(SecureSums())
+    parties.silent = (MASKED, 2)
+    with pytest.warns(RoundLeftOut, match=r"parties \[2\] are missing, \[2\] without a word; the round was left out"):
+        parties.summed(starts(1, 2, 3), 0)
+
+
+def places(of: int, among: int = 3) -> dict[str, Tensor]:
+    return {LABELS: torch.zeros(40, dtype=torch.uint8), OF: torch.tensor(of), AMONG: torch.tensor(among)}
+
+
+@pytest.mark.parametrize(
+    ("told", "round", "kind", "match"),
+    [
+        (starts(4, 5, 6), 0, "seed 1", "round 0 was blinded before"),  # the same scales and orders, another centre
+        (starts(4, 5, 6), 1, "distances", "in the first round alone"),  # ratios of distances from what it knows
+        (places(1), 1, "distances", "must be those of the round before, among 3"),
+        (places(0, among=1), 1, "distances", "must be those of the round before, among 3"),  # all in one cluster
+    ],
+)
+def test_blinded_parties_take_no_centres_of_the_server_s_choice(
+    told: dict[str, Tensor], round: int, kind: str, match: str
+) -> None:
+    parties = Parties(Stack(Blinding(), SecureSums()))
+    assert not parties.summed(starts(1, 2, 3), 0).empty
+    before = [dict(memory) for memory in parties.memory]
+    with pytest.raises(NotPermitted, match=match):
+        parties.summed(told, round, kind=kind)
+    parties.memory = before
+    assert not parties.summed(places(0), 1).empty
+
+
+def test_blinded_parties_start_on_different_records() -> None:
+    """How often a number comes would say which record it is of."""
+    with pytest.raises(NotPermitted, match=r"records=\[1, 1, 2\] of round 0 must be different ones"):
+        Parties(Stack(Blinding(), SecureSums())).summed(starts(1, 1, 2), 0)
