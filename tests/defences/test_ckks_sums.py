@@ -12,15 +12,16 @@ from coterie.attacks.distance_geometry import CURIOUS_SERVER, RECORD, DistanceGe
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
-from coterie.defences.ckks_sums import LEAST, AddingServer, CkksSums, SealingClient, _places
+from coterie.defences.ckks_sums import LEAST, LENGTH, AddingServer, CkksSums, SealingClient, _places
 from coterie.defences.secure_sums import ClientsDropped
 from coterie.errors import InvalidInput, NotPermitted
+from coterie.flow.cohort import FOR_ONE_TURN
 from coterie.flow.guard import ClientGuard
 from coterie.measure.columns import correlations
 from coterie.protocols.clusterings.vertical_kmeans import Start, VerticalKMeans
 from coterie.rng import Rng
 from coterie.wire.codec import encode
-from coterie.wire.messages import Contributions, Down
+from coterie.wire.messages import Contributions, Down, Kind, Published
 from coterie.wire.sealed import SEALED, SHARED_KEY
 from coterie.wire.tape import Tape
 from coterie.wire.view import ThreatModel
@@ -86,10 +87,25 @@ def test_a_second_sum_is_not_opened_in_one_request() -> None:
     done = play(PROTOCOL, parties(), None, defence=defence, tape=tape)
     asked = [one for one in tape.kept() if isinstance(one, Down) and str(one.kind) == f"distances/{LEAST}"][-1]
     cohort = done.ring.everyone(done.state)
-    one = replace(cohort, ids=cohort.ids[:1], columns=cohort.columns[:1], memory=[{}])
+    one = replace(cohort, ids=cohort.ids[:1], columns=cohort.columns[:1], memory=[{LENGTH: 4 * len(cohort.columns[0])}])
     assert isinstance(defence.client, SealingClient)
     assert len(defence.client.follow_up(asked, one)) == 1
-    with pytest.raises(NotPermitted, match="was answered"):
+    for again in (asked, replace(asked, kind=Kind("distances", 7, LEAST)), replace(asked, round=asked.round - 1)):
+        one.memory[0] = {name: kept for name, kept in one.memory[0].items() if not name.startswith(FOR_ONE_TURN)}
+        with pytest.raises(NotPermitted, match="was answered"):  # also when the request itself is made again
+            defence.client.follow_up(again, one)
+
+
+def test_a_sum_of_other_numbers_than_its_own_is_not_opened() -> None:
+    """With one row of all numbers a record, a place would say more than a cluster."""
+    defence = CkksSums()
+    done = play(PROTOCOL, parties(), None, defence=defence)
+    cohort = done.ring.everyone(done.state)
+    one = replace(cohort, ids=cohort.ids[:1], columns=cohort.columns[:1], memory=[{LENGTH: 4 * len(cohort.columns[0])}])
+    assert defence.key is not None
+    longer = defence.cipher.seal(torch.ones(1, 8 * len(cohort.columns[0])), defence.key, [0]).add(torch.ones(1, 1))
+    asked = Down(Kind("distances", part=LEAST), 0, one.ids, Published({}, sealed={SEALED: longer}))
+    with pytest.raises(InvalidInput, match="must be of as many numbers as its own"):
         defence.client.follow_up(asked, one)
 
 
@@ -112,7 +128,7 @@ class OtherKey(CkksSums):
 def test_an_answer_under_another_key_stops_the_run() -> None:
     with (
         pytest.warns(ClientsDropped, match="client 1: answer='CkksBatch' must be its own"),
-        pytest.raises(InvalidInput, match="answers to 'distances' in round 0=2 leave nothing to add up"),
+        pytest.raises(InvalidInput, match="answers to 'distances' in round 0=0 leave nothing to add up"),
     ):
         play(PROTOCOL, parties(), None, defence=OtherKey(), chunk_bytes=1)
 
