@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from coterie.data.federation import Examples
+from coterie.data.partition.features import Vertical
 from coterie.defences.blinding import Blinding
+from coterie.defences.proven_sums import ProvenSums
 from coterie.defences.secure_sums import MASKED, SHARES, PairwiseMasks, RoundLeftOut, SecureSums
 from coterie.errors import NotPermitted
 from coterie.flow.ask import Ask, Replies, Sums
@@ -19,6 +22,7 @@ from coterie.flow.guard import Defence
 from coterie.flow.stack import Stack
 from coterie.flow.turn import Roots, Turn
 from coterie.protocols.clusterings.vertical_kmeans import AMONG, LABELS, OF, RECORDS, Start, VerticalKMeans
+from coterie.rng import Rng
 from coterie.wire.messages import Contributions, Down, Kind, Published
 
 ALL = (0, 1, 2, 3)
@@ -123,3 +127,15 @@ def test_blinded_parties_start_on_different_records() -> None:
     """How often a number comes would say which record it is of."""
     with pytest.raises(NotPermitted, match=r"records=\[1, 1, 2\] of round 0 must be different ones"):
         Parties(Stack(Blinding(), SecureSums())).summed(starts(1, 1, 2), 0)
+
+
+@pytest.mark.parametrize("defence", [SecureSums(), SecureSums(PairwiseMasks(signed=True)), ProvenSums()])
+def test_masks_claim_nothing_for_the_numbers_of_single_records(defence: Defence) -> None:
+    """Totals give every column, and so every answer: to say that none is read would be wrong."""
+    columns = torch.rand(40, 8, generator=torch.Generator().manual_seed(0))
+    examples = Examples(columns, torch.zeros(40, dtype=torch.int64), 1, "uniform")
+    claimed = defence.guarantee(VerticalKMeans(3).facts(Vertical(4).split(examples, Rng.seeded(0))))
+    assert claimed is not None
+    assert not claimed.proven
+    assert "reads every party's columns" in claimed.why_not
+    assert "no answer is read" not in claimed.why_not

@@ -92,6 +92,12 @@ class SecureSums(Defence):
         return f"the server needs {protocol.looks}, and sees sums alone" if protocol.looks else ""
 
     def guarantee(self, run: RunFacts) -> Guarantee:
+        if run.columns:  # then a sum is of one record, and single answers follow from what the sums tell of it
+            why = (
+                "answers are hidden in sums over the parties, not by noise, so there is no epsilon; the sums are "
+                "distances of single records, and whoever knows a few records reads every party's columns out of them"
+            )
+            return Guarantee.none(why, Level.RECORD, Trust.SECURE_SUMS)
         why = (
             "answers are hidden in sums, not by noise, so there is no epsilon; a sum to which one client alone adds is "
             f"its answer; but for that {bearing(self.masks, run.asked)}"
