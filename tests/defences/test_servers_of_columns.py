@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from coterie.config.builders import proven_sums
 from coterie.data.federation import Examples
 from coterie.data.partition.features import Vertical
 from coterie.defences.blinding import Blinding
@@ -35,13 +37,13 @@ class Parties:
     def __init__(self, defence: Defence) -> None:
         self.columns = torch.rand(40, 8, generator=torch.Generator().manual_seed(0)).split(2, dim=1)
         self.side = ClientSide(VerticalKMeans(3, start_on=Start.RECORDS), defence.client)
-        self.server = defence.server
+        self.server, self.roots = defence.server, ROOTS
         self.memory: list[Memory] = [{} for _ in ALL]
         self.silent: tuple[str, int] = ("", -1)  # in which exchange who says nothing
 
     def asked(self, one: Ask[None]) -> Contributions:
         here = [party for party in one.clients.tolist() if (one.kind.part, party) != self.silent]
-        turn, each = Turn(one.round, ROOTS, one.kind), tuple(one.each[party] for party in here) if one.each else ()
+        turn, each = Turn(one.round, self.roots, one.kind), tuple(one.each[party] for party in here) if one.each else ()
         columns, memory = tuple(self.columns[party] for party in here), [self.memory[party] for party in here]
         cohort = Cohort(torch.tensor(here), turn, columns=columns, memory=memory)
         down = Down(one.kind, one.round, cohort.ids, one.published, None, one.common, each)
@@ -96,6 +98,25 @@ def test_the_server_says_who_is_missing() -> None:
     parties.silent = (MASKED, 2)
     with pytest.warns(RoundLeftOut, match=r"parties \[2\] are missing, \[2\] without a word; the round was left out"):
         parties.summed(starts(1, 2, 3), 0)
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_server_in_the_others_place_reads_a_party_unless_they_sign(signed: bool) -> None:
+    parties, others = (Parties(proven_sums(bound=4.0, sampled=2, signed=signed)) for _ in range(2))
+    assert not parties.summed(starts(1, 2, 3), 0).empty  # from here on they know each other
+    others.columns = tuple(torch.zeros_like(own) for own in parties.columns)
+    others.roots, alone = Roots.seeded(1), others.asked
+
+    def between(one: Ask[None]) -> Contributions:
+        theirs = alone(replace(one, clients=one.clients[one.clients != 3]))
+        own = replace(one, clients=one.clients[one.clients == 3])
+        return Contributions.join([theirs, parties.asked(own)]) if len(own.clients) else theirs
+
+    others.asked = between  # type: ignore[method-assign]
+    others.server = SecureSums(PairwiseMasks(signed=signed)).server  # it need not check its own proofs
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert others.summed(starts(1, 2, 3), 1).empty == signed
 
 
 def places(of: int, among: int = 3) -> dict[str, Tensor]:

@@ -139,9 +139,9 @@ def _channel(mechanism: Mechanism, epsilon: float, levels: int, ratio: float) ->
     return MECHANISMS[mechanism](epsilon, levels)
 
 
-def blinded_sums(spread: float = 4.0, permute: bool = True) -> Stack:
-    """Masked sums of numbers that are blinded by what the parties share."""
-    return Stack(Blinding(spread, permute), SecureSums())
+def blinded_sums(spread: float = 4.0, permute: bool = True, signed: bool = False) -> Stack:
+    """Masked sums of numbers that are blinded by what the parties share; ``signed`` as of masked sums."""
+    return Stack(Blinding(spread, permute), SecureSums(PairwiseMasks(signed=signed)))
 
 
 def ckks_sums(members: int = 16) -> CkksSums:
@@ -149,9 +149,11 @@ def ckks_sums(members: int = 16) -> CkksSums:
     return CkksSums(members)
 
 
-def proven_sums(bound: float = 1.0, bits: int = 8, sampled: int = 16, width: int = 8) -> ProvenSums:
+def proven_sums(
+    bound: float = 1.0, bits: int = 8, sampled: int = 16, width: int = 8, signed: bool = False
+) -> ProvenSums:
     """Masked sums on 2^``bits`` levels up to the public ``bound``; ``sampled`` numbers of each request are proven."""
-    return ProvenSums(PairwiseMasks(width=width), bound, bits, sampled)
+    return ProvenSums(PairwiseMasks(width=width, signed=signed), bound, bits, sampled)
 
 
 def robust(
