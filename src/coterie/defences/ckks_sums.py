@@ -7,7 +7,7 @@ seen by the party that opens: with a few known records, that one reads every col
 
 A server that does not follow the protocol may have something else opened than the sum: one party's answer, say, with
 numbers of its own added. It learns the places of the least in that, once a round of each party, which halves what it
-does not know of a difference of two distances of every record: a run of 20 steps is enough to read one to six digits.
+does not know of a difference of two distances of every record.
 """
 
 from __future__ import annotations
