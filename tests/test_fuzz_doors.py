@@ -23,7 +23,7 @@ from tests.wire.test_fuzz import damaged
 from coterie.audit.case import read as read_subject
 from coterie.audit.starter import Wishes, fitted
 from coterie.commands.training import _told
-from coterie.config.schema import Config, parse, read
+from coterie.config.schema import parse, read
 from coterie.data.sources.own import Arrays, ImageFolder, Table
 from coterie.errors import CoterieError
 from coterie.run.folder import CHECKPOINT, METRICS, RECORD, Checkpoint, RunFolder, list_runs
@@ -140,10 +140,11 @@ def test_options_of_every_kind_of_value() -> None:
     for _ in range(500):
         table = draws.choice(list(kinds))
         chosen = {"kind": draws.choice(kinds[table]), draws.choice(names): draws.choice(odd)}
-        survives(partial(built, parse({table: chosen}, "made up"), table))
+        survives(partial(built, {table: chosen}, table))
 
 
-def built(config: Config, table: str) -> object:
+def built(said: dict[str, Any], table: str) -> object:
+    config = parse(said, "made up")
     protocol = config.protocol(config.trainers[0])
     return protocol if table == "trainer" else config.built_defence(config.defence, protocol)
 

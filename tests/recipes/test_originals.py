@@ -10,7 +10,7 @@ import pytest
 from coterie.errors import InvalidInput
 from coterie.measure.reproduced import Decision, Estimate, Key, Row, Rows
 from coterie.recipes.originals import RECIPES, malice, runs
-from coterie.recipes.originals.claims import ifca_claims, sattler_claims, start_claims
+from coterie.recipes.originals.claims import ifca_claims, malice_claims, sattler_claims, start_claims
 from coterie.recipes.originals.tables import STARTS
 from coterie.recipes.settings import Scale, Settings
 
@@ -110,7 +110,7 @@ def test_one_malicious_client() -> None:
     def decided(shielded: float) -> list[Decision]:
         keys = [("honest", "none", 94.0), ("reversed", "none", 10.0), ("reversed", "median", shielded)]
         made = [row(value, sends=sends, defence=defence) for sends, defence, value in keys]
-        return [claim.decision for claim in malice.claims(Rows.of(made))]
+        return [claim.decision for claim in malice_claims(Rows.of(made))]
 
     assert decided(93.9) == [Decision.HOLDS, Decision.HOLDS]
     assert decided(80.0) == [Decision.HOLDS, Decision.FAILS]

@@ -5,8 +5,8 @@
 """
 
 from coterie.recipes.base import Recipe
-from coterie.recipes.originals import malice, tables
-from coterie.recipes.originals.claims import ifca_claims, sattler_claims, start_claims
+from coterie.recipes.originals import tables
+from coterie.recipes.originals.claims import ifca_claims, malice_claims, sattler_claims, start_claims
 
 PAPER = "originals"
 NEEDS = "MNIST (with --data); without it 5,000 embedded digits"
@@ -70,8 +70,8 @@ RECIPES = (
         PAPER,
         "Malice",
         "One malicious client of twenty: accuracy of the others, by what it sends and how the server adds up",
-        **tables.parts(malice.entries),
-        claims=malice.claims,
+        **tables.parts(tables.malicious),
+        claims=malice_claims,
         needs="nothing",
         differs="1,797 embedded digits, a linear model, FedAvg of 25 rounds; no paper has such a table",
         unit="%",

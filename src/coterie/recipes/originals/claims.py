@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coterie.attacks.poisoning import HOW
 from coterie.measure.reproduced import Claim, Decision, Key, Row, Rows
+from coterie.recipes.originals.malice import HONEST, UNDEFENDED
+
+POINT = 1.0  # of accuracy, in per cent, that a malicious client may cost
+FROZEN = 50.0  # a start that was never trained has 10
 
 
 def start_claims(rows: Rows) -> Sequence[Claim]:
@@ -45,6 +50,25 @@ def sattler_claims(rows: Rows) -> Sequence[Claim]:
             right, runs = _right(found)
             claims.append(Claim(text, Decision.of(right >= share * runs), f"{_counted(found)} runs"))
     return claims
+
+
+def malice_claims(rows: Rows) -> Sequence[Claim]:
+    made = []
+    honest = rows.get(Key.of(sends=HONEST, defence=UNDEFENDED))
+    for sends in HOW:
+        shields = [row for row in rows.where(sends=sends) if row.key["defence"] != UNDEFENDED]
+        if not shields:
+            continue
+        worst = min(value for row in shields for value in row.ours.by_seed.values())
+        text = f"{sends}: nothing freezes under any robust defence"
+        made.append(Claim(text, Decision.of(worst > FROZEN), f"{worst:.2f} % at the least"))
+        if honest is not None:
+            lost = {str(row.key["defence"]): row.ours.minus(honest.ours).among(len(shields)) for row in shields}
+            decision = Decision.some(one.above(-POINT) for one in lost.values())
+            best = max(lost, key=lambda name: lost[name].low)
+            text = f"{sends}: within a point of the honest accuracy under at least one defence"
+            made.append(Claim(text, decision, f"{best}: {lost[best]} points"))
+    return made
 
 
 def _right(rows: Sequence[Row]) -> tuple[int, int]:

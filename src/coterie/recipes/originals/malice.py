@@ -6,11 +6,10 @@ No paper has this table; what it shows is that a defence can be had against each
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import torch
 
-from coterie.attacks.poisoning import HOW, Poisoning, poisoner
+from coterie.attacks.poisoning import Poisoning, poisoner
 from coterie.data.partition import Iid
 from coterie.data.sources.embedded import Digits
 from coterie.defences.robust import Krum, Median, NormClip, TrimmedMean
@@ -19,10 +18,7 @@ from coterie.flow.guard import Defence
 from coterie.flow.stack import Stack
 from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
-from coterie.measure.reproduced import Claim, Decision, Key, Rows
 from coterie.protocols.fedavg import FedAvg
-from coterie.recipes.originals.tables import Entry
-from coterie.recipes.settings import Settings
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.run.training import train
@@ -37,8 +33,6 @@ SHIELDS: dict[str, Defence] = {
     "Krum of 2": Krum(bad=2),
     "clipping and trimmed mean": Stack(NormClip(1.0), TrimmedMean(0.15)),
 }
-POINT = 1.0  # of accuracy, in per cent, that a malicious client may cost
-FROZEN = 50.0  # a start that was never trained has 10
 
 
 def malice(sends: str, defence: str, rounds: int, *, data: str | None, seed: int) -> Result:
@@ -63,35 +57,3 @@ def malice(sends: str, defence: str, rounds: int, *, data: str | None, seed: int
     finally:
         door.setLevel(level)
     return {"accuracy": 100 * float(outcome.scores.values[torch.arange(CLIENTS) != BAD].mean())}
-
-
-def entries(settings: Settings) -> list[Entry]:
-    return [
-        Entry(
-            Key.of(sends=sends, defence=defence),
-            malice,
-            {"sends": sends, "defence": defence, "rounds": 25},
-            "accuracy",
-        )
-        for sends in (HONEST, *HOW)
-        for defence in SHIELDS
-    ]
-
-
-def claims(rows: Rows) -> Sequence[Claim]:
-    made = []
-    honest = rows.get(Key.of(sends=HONEST, defence=UNDEFENDED))
-    for sends in HOW:
-        shields = [row for row in rows.where(sends=sends) if row.key["defence"] != UNDEFENDED]
-        if not shields:
-            continue
-        worst = min(value for row in shields for value in row.ours.by_seed.values())
-        text = f"{sends}: nothing freezes under any robust defence"
-        made.append(Claim(text, Decision.of(worst > FROZEN), f"{worst:.2f} % at the least"))
-        if honest is not None:
-            lost = {str(row.key["defence"]): row.ours.minus(honest.ours).among(len(shields)) for row in shields}
-            decision = Decision.some(one.above(-POINT) for one in lost.values())
-            best = max(lost, key=lambda name: lost[name].low)
-            text = f"{sends}: within a point of the honest accuracy under at least one defence"
-            made.append(Claim(text, decision, f"{best}: {lost[best]} points"))
-    return made

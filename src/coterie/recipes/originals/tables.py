@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.attacks.poisoning import HOW
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.originals import runs
+from coterie.recipes.originals.malice import HONEST, SHIELDS, malice
 from coterie.recipes.originals.published import ROTATED_MNIST
 from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Arguments, Job, Result
@@ -153,4 +155,17 @@ def paper_004(settings: Settings) -> list[Entry]:
         )
         for clients in runs.ANGLES
         for compare in ("parameters", "updates")
+    ]
+
+
+def malicious(settings: Settings) -> list[Entry]:
+    return [
+        Entry(
+            Key.of(sends=sends, defence=defence),
+            malice,
+            {"sends": sends, "defence": defence, "rounds": 25},
+            "accuracy",
+        )
+        for sends in (HONEST, *HOW)
+        for defence in SHIELDS
     ]
