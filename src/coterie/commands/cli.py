@@ -165,14 +165,18 @@ def list_runs(
 
 @app.command(rich_help_panel=PAPERS)
 def data(
+    name: Annotated[str | None, typer.Argument(help="One of them: where it is published, and its files.")] = None,
     folder: Annotated[
         Path | None, typer.Option(help="Where data sets lie; else the environment's COTERIE_DATA.")
     ] = None,
 ) -> None:
-    """List data sets: which are ready, which are missing and where they are published."""
+    """List data sets: which are ready and which are missing; of one, where it is published."""
     from coterie.commands import training as session
 
-    session.list_data(folder)
+    if name is None:
+        session.list_data(folder)
+    else:
+        session.describe_data(name, folder)
 
 
 @app.command(rich_help_panel=RUNNING)

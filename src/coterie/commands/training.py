@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from coterie.commands.progress import following
@@ -248,15 +249,34 @@ PLOTTED = {
 }
 
 
+READINESS = {"ready": "green", "missing": "yellow", "damaged": "red"}
+
+
 def list_data(folder: Path | None) -> None:
+    """A line each, so that the list is seen at once; where to get one, and how it must lie, is asked by its name."""
     from coterie.data.catalogue import rows
 
-    table = Table(title="Data sets")
-    for heading in ("name", "state", "what it is, or where to get it"):
+    table = Table(title="Data sets", caption="coterie data NAME: where it is published, and the files it is read from")
+    for heading in ("name", "state", "what it is"):
         table.add_column(heading, overflow="fold")
-    colours = {"ready": "green", "missing": "yellow", "damaged": "red"}
     for row in rows(folder):
         state = row.state.readiness.value
-        words = row.state.reason if state != "missing" else f"{row.published_at}; expected: {row.layout}"
-        table.add_row(row.name, f"[{colours[state]}]{state}[/]", words)
+        words = row.state.reason if state == "damaged" else row.about
+        table.add_row(row.name, f"[{READINESS[state]}]{state}[/]", words)
     console.print(table)
+
+
+def describe_data(name: str, folder: Path | None) -> None:
+    from coterie.data.catalogue import check
+
+    row = check(name, folder)
+    state = row.state.readiness.value
+    facts = {
+        "what": row.about,
+        "state": f"[{READINESS[state]}]{state}[/]: {escape(row.state.reason)}",
+        "published at": row.published_at,
+        "files": escape(row.layout),
+    }
+    for fact, words in facts.items():
+        if words:
+            console.print(f"{fact + ':':<14}{words}", soft_wrap=True)
