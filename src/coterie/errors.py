@@ -38,6 +38,10 @@ class Diverged(CoterieError, ArithmeticError):
     """Training produced NaN or infinity."""
 
 
+class AttackGaveUp(UserWarning):
+    """An adversary that takes part could not do in a round what it meant to, and its clients answered as they are."""
+
+
 class NoiseDrowned(UserWarning):
     """Noise hid what a private result depends on, and a public guess stands in for it."""
 

@@ -15,11 +15,13 @@ from coterie.attacks.inversion import CURIOUS_SERVER
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation, Shards
+from coterie.data.partition.features import rotate
 from coterie.data.sources.embedded import Digits
 from coterie.defences.secure_sums import SecureSums
-from coterie.errors import InvalidInput
+from coterie.errors import AttackGaveUp, InvalidInput
 from coterie.learn.generative.duel import Bout, Moved, Samples
 from coterie.learn.generative.losses import distance, huber, hybrid, mismatch, sameness
+from coterie.learn.generative.turning import angles, turned
 from coterie.learn.models.bundled import StridedCnn
 from coterie.learn.models.model import outputs
 from coterie.learn.params import Params, pick
@@ -75,10 +77,11 @@ def test_it_draws_pictures_of_every_class_and_notes_its_losses() -> None:
     assert [round for round, _, _ in done.ring.memory[-1]["losses"]] == [0, 1, 2, 3]
 
 
-def test_a_killed_attack_goes_on_to_the_same_bytes() -> None:
-    whole = run(attacker())
+@pytest.mark.parametrize("attack", [attacker(), attacker().to_be_read(4)], ids=["as it is", "to be read"])
+def test_a_killed_attack_goes_on_to_the_same_bytes(attack: CganReconstruction) -> None:
+    whole = run(attack)
     for state, memory in zip(whole.states, whole.memories, strict=True):
-        resumed = run(attacker(), state=state, memory=memory)
+        resumed = run(attack, state=state, memory=memory)
         assert resumed.bytes == whole.bytes
         assert encode(resumed.ring.memory) == encode(whole.ring.memory)
 
@@ -166,6 +169,31 @@ def test_it_remembers_how_the_victim_moved_and_without_a_tap_how_the_cluster_did
             torch.testing.assert_close(leaf[read[name]], (upload[name] - given[name])[read[name]])
 
 
+@pytest.mark.parametrize(("degrees", "share"), [(90, 1.0), (270, 0.2)])
+def test_it_finds_how_the_victim_holds_its_pictures(degrees: int, share: float) -> None:
+    """From three updates; whoever reads nothing of them cannot: two of three clients hold theirs as it does."""
+    fed = federation()
+    x = fed.examples.x.clone()
+    x[fed.train[VICTIM]] = rotate(x[fed.train[VICTIM]], degrees)
+    turned_away = replace(fed, examples=replace(fed.examples, x=x))
+    done = run(attacker(share, turned_away, active_from=None).to_be_read(4), turned_away)
+    assert done.ring.memory[-1]["angle"] == degrees
+    blind = run(attacker(0.0, turned_away, active_from=None).to_be_read(4), turned_away)
+    assert blind.ring.memory[-1]["angle"] != degrees
+
+
+def test_samples_are_turned_as_pictures_are_elsewhere() -> None:
+    """Beside the partition's own rotation, where the edge is as black as what comes in."""
+    x = torch.zeros(2, 1, 12, 12)
+    x[:, :, 3:8, 4:9] = torch.rand(2, 1, 5, 5, generator=torch.Generator().manual_seed(0))
+    samples = Samples(x, torch.tensor([0, 1]))
+    for degrees in (0.0, 15.0, 90.0, 200.0):
+        torch.testing.assert_close(turned(samples, degrees).x, rotate(x, degrees))
+    assert float(turned(Samples(x - 1, samples.y), 45.0).x[..., 0, 0].max()) == -1  # not grey
+    assert angles(4, samples) == [0, 90, 180, 270]
+    assert angles(4, Samples(x[..., :9], samples.y)) == [0, 180]
+
+
 def test_from_the_view_alone() -> None:
     attack = attacker()
     tape = Tape([attack.threat])
@@ -183,6 +211,15 @@ def test_the_active_phase_poisons_its_own_upload_with_a_quarter_at_most() -> Non
     clean = honest.poisoned(MODEL.init(0), kept, Rng.seeded(0))
     dirty = attacker().poisoned(MODEL.init(0), kept, Rng.seeded(0))
     assert any(not torch.equal(leaf, dirty[name]) for name, leaf in clean.items())
+
+
+def test_an_attacker_whose_own_training_diverges_sends_its_honest_update() -> None:
+    """It trains on its fakes at a rate of its own; the others, who keep to the protocol's, go on."""
+    wild = attacker()
+    wild = replace(wild, local=replace(wild.local, lr=1e30))
+    with pytest.warns(AttackGaveUp, match="client 0 .* sends what its clients would"):
+        done = run(wild)
+    assert done.bytes == run(attacker(active_from=None)).bytes
 
 
 def test_without_a_spare_output_it_gives_its_own_copy_one() -> None:
@@ -259,6 +296,10 @@ def test_batches_run_through_the_data() -> None:
 def test_bad_input() -> None:
     with pytest.raises(InvalidInput, match="poison=1"):
         attacker(poison=1.0)
+    with pytest.raises(InvalidInput, match="turns=0"):
+        attacker(turns=0)
+    with pytest.raises(InvalidInput, match="every=0"):
+        Bout(every=0)
     digits, attack = Digits().load(), attacker()
     flat = Auxiliary(replace(digits, x=digits.x.flatten(1)))
     with pytest.raises(InvalidInput, match="must be pictures"):

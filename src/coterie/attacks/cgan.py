@@ -13,6 +13,8 @@ Where the paper is silent or cannot be followed:
   holds: how the victim's model moved in each round that was tapped, which the pictures must explain (as in gradient
   inversion, by one generator for all rounds), and what the attacker's own pictures look like patch by patch (``Bout``).
   Where nothing is tapped, how the cluster's model moved stands in for the victim's.
+- The victim may hold its pictures otherwise than the attacker: with ``turns``, its own samples stand for ``x`` turned
+  by the angle at which they explain best how the victim's model moved.
 - What is tapped was sent in the round before: when the insider answers, the victim has not yet.
 """
 
@@ -28,9 +30,10 @@ from coterie.attacks.base import Pictures
 from coterie.attacks.updates import Imitation
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
-from coterie.errors import InvalidInput, NotPermitted, require
+from coterie.errors import InvalidInput, NotPermitted, require, require_count
 from coterie.learn.generative.duel import Bout, Kept, Moved, Samples, fight, imagine, last_layer, with_one_more_class
 from coterie.learn.generative.generator import PictureGenerator
+from coterie.learn.generative.turning import angles, strains, turned
 from coterie.learn.models.model import Model, outputs
 from coterie.learn.params import Params, map_leaves, pick, subtract
 from coterie.learn.sgd import Local
@@ -39,7 +42,9 @@ from coterie.wire.codec import Memory
 from coterie.wire.messages import TRAIN, Contributions, Down, Up
 from coterie.wire.view import OVERHEARD, Entries, ThreatModel, View
 
-EARLY = 1  # rounds whose distance from the samples sets the threshold of the hybrid loss
+TRIED = 100  # samples of its own that are turned to find the angle, at most
+EARLY = 3  # rounds after which the angle is no longer doubted
+FIRST = 1  # rounds whose distance from the samples sets the threshold of the hybrid loss
 
 
 def eavesdropper(attacker: int, victim: int, share: float, entries: Entries = Entries.RANDOM) -> ThreatModel:
@@ -61,6 +66,7 @@ class CganReconstruction:
     ``active_from`` is the round from which it poisons its uploads with at most ``poison`` of fakes; None: never.
     ``beyond`` moves the discriminator past what was tapped, away from where the victim set out: 0 takes it as it is.
     ``recall`` rounds are remembered to be explained, from the first: early updates are of all pictures alike.
+    ``to_be_read`` draws what a person can read, and less of what is the victim's alone.
     """
 
     threat: ThreatModel
@@ -74,6 +80,7 @@ class CganReconstruction:
     poison: float = 0.25
     beyond: float = 1.0
     recall: int = 12
+    turns: int = 1  # angles round a full turn at which its own samples are tried; 1: they stay as they are
     latent: int = 64
     width: int = 24
     each: int = 10  # pictures of a class in its guess
@@ -82,8 +89,14 @@ class CganReconstruction:
         require(0 <= self.poison < 1, "poison", self.poison, "must lie in [0, 1): a share of what it trains on")
         require(self.beyond >= 0, "beyond", self.beyond, "must not be negative")
         require(self.recall >= 0, "recall", self.recall, "must not be negative: a number of rounds")
+        require_count("turns", self.turns, 1, 360)
         own = self.data.whole()
         require(own.x.dim() == 4, "data", tuple(own.x.shape), "must be pictures (examples, channels, rows, columns)")
+
+    def to_be_read(self, turns: int = 24) -> CganReconstruction:
+        """The same attacker, who draws its own samples of a class as the victim would hold them."""
+        bout = replace(self.bout, likeness=5.0, every=4, smooth=0.2, contrast=0.3, averaged=0.99)
+        return replace(self, bout=bout, turns=turns)
 
     # -- what it does ------------------------------------------------------------------------------------------------
 
@@ -101,20 +114,21 @@ class CganReconstruction:
 
     def learn(self, given: Params, tapped: Params | None, round: int, memory: Memory, rng: Rng) -> None:
         """One bout of the generator against what is known of the victim's model now."""
-        own = self.data.whole()
         start, fake = mixed(given, tapped, memory.get("given"), self.beyond), self.fake
         if "given" in memory and len(memory.get("seen", [])) < self.recall:
             moved = subtract(given if tapped is None else tapped, memory["given"])
             memory["seen"] = [*memory.get("seen", []), (memory["given"], moved)]
+            if self.turns > 1:
+                self.turn(memory)
         if fake is None:
             start, fake = with_one_more_class(start, memory.get("fakes"))
         after = fight(
             self.bout,
             self.generator,
             memory.get("generator"),
-            lambda params, x: outputs(self.model, params, x),
+            self.discriminate,
             start,
-            Samples(own.x, own.y),
+            turned(self.samples, memory.get("angle", 0.0)),
             fake,
             memory.get("threshold", float("inf")),
             rng,
@@ -123,9 +137,18 @@ class CganReconstruction:
         memory["generator"], memory["given"] = after.generator, dict(given)
         if self.fake is None:
             memory["fakes"] = {name: after.discriminator[name][-1] for name in last_layer(given) if name}
-        if round < EARLY or "threshold" not in memory:
+        if round < FIRST or "threshold" not in memory:
             memory["threshold"] = after.apart
         memory["losses"] = [*memory.get("losses", []), (round, after.generator_loss, after.discriminator_loss)]
+
+    def turn(self, memory: Memory) -> None:
+        """Finds how the victim holds its pictures: by the first updates, in which there is most of it."""
+        seen, by = memory["seen"], angles(self.turns, self.samples)
+        if len(seen) <= EARLY:
+            some = Samples(self.samples.x[:TRIED], self.samples.y[:TRIED])
+            found = strains(Moved(*seen[-1]), self.discriminate, some, by)
+            memory["strains"] = memory.get("strains", 0.0) + found
+            memory["angle"] = by[int(memory["strains"].argmin())]
 
     def poisoned(self, given: Params, kept: Kept, rng: Rng) -> dict[str, Tensor]:
         """What training on its own data and on fakes under a wrong label makes of the model."""
@@ -141,6 +164,14 @@ class CganReconstruction:
         rows = batches(len(merged), self.local, rng.child("batches"))
         update = Imitation(self.model, self.local).train(given, merged, rows, rng.child("training"))
         return map_leaves(lambda leaf, moved: leaf + moved[0], given, update)
+
+    @property
+    def samples(self) -> Samples:
+        own = self.data.whole()
+        return Samples(own.x, own.y)
+
+    def discriminate(self, params: Params, x: Tensor) -> Tensor:
+        return outputs(self.model, params, x)
 
     @property
     def generator(self) -> PictureGenerator:

@@ -5,13 +5,14 @@ An attack knows nothing of this room: it has the methods of the seats that it ta
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
 
-from coterie.errors import InvalidInput
+from coterie.errors import AttackGaveUp, Diverged, InvalidInput
 from coterie.rng import Rng
 from coterie.wire.codec import Memory
 from coterie.wire.messages import Contributions, Down, Message, Published, Up
@@ -95,8 +96,18 @@ def replaced(
         mine = _positions(honest, insider.threat)
         if len(mine):
             streams = rng.child("adversary", insider.threat.name, "round", asked.round, "kind", str(asked.kind))
-            honest = honest.put(mine, insider.answer(_given(asked, mine), honest.pick(mine), memory, streams))
+            honest = honest.put(mine, _answered(insider, _given(asked, mine), honest.pick(mine), memory, streams))
     return honest
+
+
+def _answered(insider: Insider, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions:
+    """What it sends. Its own training may diverge where its clients' did not, which must not end everybody's."""
+    try:
+        return insider.answer(asked, honest, memory, rng)
+    except Diverged as error:
+        text = f"round {asked.round}: {insider.threat.name} sends what its clients would, since its training diverged"
+        warnings.warn(f"{text} ({error})", AttackGaveUp, stacklevel=2)
+        return honest
 
 
 def overhear(insider: Insider, sent: Sequence[Up], memory: Memory) -> Memory:

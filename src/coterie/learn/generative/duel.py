@@ -20,7 +20,7 @@ Discriminator = Callable[[Params, Tensor], Tensor]
 """(parameters, pictures) -> (pictures, classes and one more for what is made up)."""
 
 Kept = dict[str, Any]
-"""A generator between bouts: its parameters and its optimiser's moments, as values that a codec knows."""
+"""A generator between bouts: its parameters, their mean and its optimiser's moments, as values that a codec knows."""
 
 BETAS = (0.5, 0.999)
 AHEAD = 0.25  # of an update: where on the way its gradient is compared with it
@@ -33,9 +33,10 @@ class Bout:
 
     ``alpha`` is the weight of being taken for its class and ``likeness`` that of paper 004's hybrid loss on the given
     samples (Equation 2), ``robust`` its lambda. The rest is not in the paper. ``matching``: to move a model as the data
-    that are looked for did. ``strokes``: to look like the samples patch by patch, however they are turned, and
-    ``contrast``: to be as bright as samples of the class, wherever the bright pixels lie. Without smoothness, diversity
-    and jitter what comes out is noise, or ten times the same picture.
+    that are looked for did, asked ``every`` so many steps. ``strokes``: to look like the samples patch by patch,
+    however they are turned, and ``contrast``: to be as bright as samples of the class, wherever the bright pixels lie.
+    ``averaged`` is what is kept of the mean of the weights, with which pictures are drawn, from step to step. Without
+    smoothness, diversity and jitter what comes out is noise, or ten times the same picture.
     """
 
     steps: int = 25
@@ -46,16 +47,20 @@ class Bout:
     likeness: float = 0.0
     robust: float = 0.1
     matching: float = 1.0
+    every: int = 1
     strokes: float = 0.3
     smooth: float = 0.5
     diversity: float = 0.0
     contrast: float = 1.0
+    averaged: float = 0.0
     jitter: int = 1  # pixels by which pictures are shifted at random before they are judged
     only_fakes: bool = True  # the discriminator learns nothing but its class for what is made up; else all of it
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps", self.steps, "must be at least 1")
         require(self.batch >= 4 and self.batch % 2 == 0, "batch", self.batch, "must be even, and at least 4")
+        require(self.every >= 1, "every", self.every, "must be at least 1: a number of steps")
+        require(0 <= self.averaged < 1, "averaged", self.averaged, "must lie in [0, 1)")
         weights = ("alpha", "likeness", "robust", "matching", "strokes", "smooth", "diversity", "contrast")
         for name in (*weights, "jitter", "discriminator_lr"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must not be negative")
@@ -133,9 +138,10 @@ def fight(
         learner.load_state_dict(kept["adam"])
         if strokes is not None:
             strokes.load(kept["strokes"])
+    average: dict[str, Tensor] = _copied(net) if kept is None else _shown(kept)
     judge = Judge(how, discriminate, start, fake)
     totals = torch.zeros(3, dtype=torch.float64)
-    for _ in range(how.steps):
+    for step in range(how.steps):
         first = torch.randint(generator.classes, (), generator=draws)
         half = (first + torch.arange(how.batch // 2)) % generator.classes  # each as often as the others
         labels, noise = torch.cat([half, half]), generator.noise(how.batch, draws)
@@ -145,7 +151,7 @@ def fight(
         loss, apart = _told(how, made, labels, noise, samples, threshold, draws)
         if how.alpha:
             loss = loss + how.alpha * judge.taken(made, labels, draws)
-        if how.matching and seen:
+        if how.matching and seen and step % how.every == 0:
             one = seen[int(torch.randint(len(seen), (), generator=draws))]
             loss = loss + how.matching * one.explained(discriminate, made, labels)
         if strokes is not None:
@@ -154,9 +160,13 @@ def fight(
         learner.zero_grad()
         loss.backward()
         learner.step()
+        if how.averaged:
+            average = {name: leaf.lerp(average[name], how.averaged) for name, leaf in _values(net).items()}
         totals[0] += float(loss.detach())
         totals[2] += float(apart)
     state: Kept = {"net": _values(net), "adam": learner.state_dict()}
+    if how.averaged:
+        state["average"] = average
     if strokes is not None:
         state["strokes"] = strokes.kept()
     means = (totals / how.steps).tolist()
@@ -219,6 +229,16 @@ def _values(net: torch.nn.Module) -> dict[str, Tensor]:
     return {name: leaf.detach() for name, leaf in net.state_dict().items()}
 
 
+def _shown(kept: Kept) -> dict[str, Tensor]:
+    """The weights with which pictures are drawn."""
+    weights: dict[str, Tensor] = kept["average"] if "average" in kept else kept["net"]
+    return weights
+
+
+def _copied(net: torch.nn.Module) -> dict[str, Tensor]:
+    return {name: leaf.clone() for name, leaf in _values(net).items()}
+
+
 def shifted(pictures: Tensor, most: int, draws: torch.Generator) -> Tensor:
     """All moved by the same few pixels: what only a certain place would be taken for is no picture."""
     if not most:
@@ -262,7 +282,7 @@ def _told(
 def imagine(generator: PictureGenerator, kept: Kept, each: int, rng: Rng) -> Tensor:
     """(classes, each, ...): so many pictures of every class."""
     net = generator.build(0)
-    net.load_state_dict(kept["net"])
+    net.load_state_dict(_shown(kept))
     labels = torch.arange(generator.classes).repeat_interleave(each)
     with torch.no_grad():
         made = net(generator.noise(len(labels), rng.torch()), labels)

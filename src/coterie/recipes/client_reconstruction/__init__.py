@@ -21,7 +21,8 @@ DIFFERS = (
     "and is moved past what was tapped; the generator is also told to explain how the victim's model moved and to look "
     "like the attacker's own samples patch by patch; plain SGD; pixels in -1..1. Quick: 5,000 embedded digits of 14 by "
     "14 pixels, 400 a client, 40 rounds, clusters as the paper has them and not searched for; Figure 10 with twice as "
-    "many steps of the generator, of twice as many pictures"
+    "many steps of the generator, of twice as many pictures, and told to look like the attacker's own samples, turned "
+    "by the angle at which they explain best how the victim's model moved"
 )
 EMBEDDED = "embedded digits; Chinese MNIST for the rows of CMNIST (with --data)"
 

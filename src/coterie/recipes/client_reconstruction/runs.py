@@ -100,6 +100,7 @@ def reconstructed(
     victim: int = 1,
     strength: float = 1.0,
     finer: int = 1,
+    to_be_read: bool = False,
 ) -> Result:
     """One federation with one attacker in it, and all scores of what it draws."""
     sizes = SIZES[scale]
@@ -120,6 +121,7 @@ def reconstructed(
         fake=10,
         active_from=2 if active else None,
     )
+    attack = attack.to_be_read() if to_be_read else attack
     ring: AnyRing = Ring(trainer, federation, model, guard, Roots.seeded(seed), adversaries=[attack])
     started, sketches = time.monotonic(), Sketches(attack, ring, seed)
     with ring:
@@ -132,6 +134,7 @@ def reconstructed(
         **scores(guess, truth),
         "accuracy": accuracy.mean,
         "cluster": together(ring, state, setup),
+        "angle": ring.memory[-1].get("angle"),
         "losses": [list(map(float, row)) for row in ring.memory[-1]["losses"]],
         "sketches": [[round, [as_png(drawn[name][0]) for name in there]] for round, drawn in sketches.by_round.items()],
         "seconds": time.monotonic() - started,

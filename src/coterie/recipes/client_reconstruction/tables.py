@@ -81,9 +81,9 @@ def table_one(settings: Settings) -> list[Cell]:
 def figure_ten(settings: Settings) -> list[Cell]:
     """Each client of the cluster in turn, the phases, and which entries are tapped."""
     base = Key.of(data="MNIST", clients=6, method="CFL", share=1.0)
-    finer = 2 if settings.scale is Scale.QUICK else 1  # so that there is something to see
-    cells = [cell(base.but(victim=number + 1), victim=number, finer=finer) for number in (1, 2)]
-    cells.append(cell(base.but(phase="passive"), active=False, finer=finer))
+    told = {"finer": 2 if settings.scale is Scale.QUICK else 1, "to_be_read": True}
+    cells = [cell(base.but(victim=number + 1), victim=number, **told) for number in (1, 2)]
+    cells.append(cell(base.but(phase="passive"), active=False, **told))
     if settings.scale is Scale.PAPER:
         some = base.but(share=0.4)
         cells += [cell(some.but(entries=one.value), entries=one.name) for one in (Entries.LAYERS, Entries.LAST)]
