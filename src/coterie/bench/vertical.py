@@ -81,7 +81,7 @@ def encrypted(records: int = 20_000, clusters: int = CLUSTERS, parties: int = PA
     federation = Vertical(parties).split(
         Examples(x, torch.zeros(records, dtype=torch.int64), 1, "uniform"), Rng.seeded(0)
     )
-    masked = a_step(partial(our_steps, federation, clusters, SecureSums()), 1)
+    (masked,) = steps_of(partial(our_steps, federation, clusters, SecureSums()), repeats=1)
     each = len(encode(batch)) / parties
     text = (
         f"beside masked sums; a party sends {each / records:.0f} bytes a record and step, at a million "
@@ -118,7 +118,7 @@ def steps(
         Examples(x, torch.zeros(records, dtype=torch.int64), 1, "uniform"), Rng.seeded(options.seed)
     )
     chosen = x[torch.randperm(records, generator=draws)[:clusters]].numpy()
-    theirs = a_step(partial(_scikit, x.numpy(), chosen), options.repeats)
+    beside = partial(_scikit, x.numpy(), chosen)
     shape = f"{records:,} records of {columns} columns, {parties} parties, k = {clusters}"
     setup = f"scikit-learn's KMeans (lloyd) on the joined table, a step as the difference of {MANY} and {FEW}"
     plans = (
@@ -127,24 +127,27 @@ def steps(
         ("masked sums, words of 8 bytes", SecureSums(), None),
     )
     for name, defence, bound in plans:
-        ours = a_step(partial(our_steps, federation, clusters, defence), options.repeats)
+        ours, theirs = steps_of(partial(our_steps, federation, clusters, defence), beside, repeats=options.repeats)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         text = f"{setup}; peak of the process so far {peak:.1f} GiB"
         yield Ratio(f"vertical k-means, a step {name}: {shape}", ours, "s of processor", theirs, bound, setup=text)
 
 
-def a_step(run: Callable[[int], object], repeats: int) -> float:
-    """The median of several differences, in processor time, which other processes change little."""
-    run(FEW)  # caches and threads then exist
-    found = []
-    for _ in range(repeats):
-        times = []
-        for count in (FEW, MANY):
-            start = time.process_time()
-            run(count)
-            times.append(time.process_time() - start)
-        found.append((times[1] - times[0]) / (MANY - FEW))
-    return max(median(found), 1e-9)
+def steps_of(*runs: Callable[[int], object], repeats: int) -> list[float]:
+    """Of each, a step in processor time: the median of several differences, taken by turns on the same machine."""
+    for run in runs:
+        run(FEW)  # caches and threads then exist
+    found = [[_a_step(run) for run in runs] for _ in range(repeats)]
+    return [max(median(own), 1e-9) for own in zip(*found, strict=True)]
+
+
+def _a_step(run: Callable[[int], object]) -> float:
+    times = []
+    for count in (FEW, MANY):
+        start = time.process_time()
+        run(count)
+        times.append(time.process_time() - start)
+    return (times[1] - times[0]) / (MANY - FEW)
 
 
 def our_steps(federation: VerticalFederation, clusters: int, defence: Defence, steps: int) -> object:

@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.bench.beside_peers import Peer, their_seconds
 from coterie.bench.ratio import Ratio
 from coterie.bench.registry import Options
-from coterie.bench.vertical import a_step, our_steps
+from coterie.bench.vertical import our_steps, steps_of
 from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
 from coterie.defences.private_grid import PrivateGrid
@@ -55,7 +55,7 @@ def beside_spu(
 ) -> Ratio:
     """Processor seconds of a step. Masked sums need three parties, so ours has these in either case."""
     x = torch.rand(records, columns, generator=torch.Generator().manual_seed(options.seed))
-    ours = a_step(partial(our_steps, _split(x, 3), clusters, SecureSums()), options.repeats)
+    (ours,) = steps_of(partial(our_steps, _split(x, 3), clusters, SecureSums()), repeats=options.repeats)
     name = f"a step of Lloyd, {records:,} x {columns}, k = {clusters}, masked sums, beside SPU ({protocol})"
     if options.spu_python is None:
         return Ratio(name, ours, "s of processor", setup=_missing(SPU))

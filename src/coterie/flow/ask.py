@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,7 +93,7 @@ class Sums:
     @staticmethod
     def of(part: Contributions) -> Sums:
         shares = _shares(part)
-        values = Tables(part.values, shares)
+        values = Tables(part, shares)
         membership = part.membership.ne(0)
         sealed = {name: batch.add(membership) for name, batch in part.sealed.items()}
         return Sums(
@@ -148,31 +149,53 @@ class Sums:
 class Tables(Mapping[str, Tensor]):
     """The sums of one group's leaves, each made when it is asked for; of large tables nobody may need the whole."""
 
-    def __init__(self, leaves: Mapping[str, Tensor], shares: Tensor) -> None:
-        self._leaves, self._shares = leaves, shares
+    def __init__(self, part: Contributions, shares: Tensor) -> None:
+        self._part, self._leaves, self._shares = part, part.values, shares
         self._sums: dict[str, Tensor] = {}
 
     @property
     def large(self) -> bool:
-        """Whether all are tables (clients, 1, rows, numbers) with very many rows, and added up in one slot."""
-        tables = [leaf.dim() == 4 and leaf.shape[1] == 1 and leaf.shape[2] >= SPAN for leaf in self._leaves.values()]
-        return self._shares.shape[1] == 1 and bool(tables) and all(tables)
+        return large_tables(self._part)
 
     def rows(self, name: str, span: slice) -> Tensor:
         """(rows, numbers): in the precision of the leaf, as a whole sum of one group would have them."""
         leaf = self._leaves[name][:, 0, span]
-        return torch.mm(self._shares.T.to(leaf.dtype), leaf.flatten(1)).view(leaf.shape[1:])
+        total = torch.mm(self._shares.T.to(leaf.dtype), leaf.flatten(1))
+        return self._sound(name, total).view(leaf.shape[1:])
 
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._sums:
-            self._sums[name] = _add_clients(self._leaves[name], self._shares, None)
+            total = _add_clients(self._leaves[name], self._shares, None)
+            self._sums[name] = self._sound(name, total) if self.large else total
         return self._sums[name]
+
+    def _sound(self, name: str, total: Tensor) -> Tensor:
+        """The same, if it is of finite numbers: a NaN or an infinity of anybody's is in the sum, too."""
+        if total.is_floating_point() and not np.isfinite(total.numpy().sum()):
+            bad = self._part.ids[~finite(self._part)].tolist()
+            require(not bad, name, "NaN or infinite", f"was sent by {bad}, whose data or code must be mended first")
+        return total
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._leaves)
 
     def __len__(self) -> int:
         return len(self._leaves)
+
+
+def large_tables(sent: Contributions) -> bool:
+    """Whether all leaves are tables (clients, 1, rows, numbers) with very many rows, and added up in one slot."""
+    tables = [leaf.dim() == 4 and leaf.shape[1] == 1 and leaf.shape[2] >= SPAN for leaf in sent.values.values()]
+    return sent.membership.shape[1] == 1 and bool(tables) and all(tables)
+
+
+def finite(sent: Contributions) -> Tensor:
+    """(clients,): by one sum a client and leaf, which a NaN or an infinity does not survive."""
+    found = torch.ones(len(sent), dtype=torch.bool)
+    for leaf in sent.values.values():
+        if leaf.is_floating_point():
+            found &= leaf.flatten(1).sum(1, dtype=torch.float64 if leaf.dtype == torch.float64 else None).isfinite()
+    return found
 
 
 def _shares(part: Contributions) -> Tensor:

@@ -77,7 +77,8 @@ class Course(Generic[State]):
     def _replies(self, ask: Ask[State], down: Down) -> Replies:
         """What comes back, each answer checked once before anything uses it."""
         expected = None if ask.kind.part else self._protocol.expects(ask, self._server)
-        admission = Admission(down, expected and self._server.guard.expects(expected))
+        late = ask.whole and self._server.guard.only_adds
+        admission = Admission(down, expected and self._server.guard.expects(expected), late)
         return Replies(_admitted(self._wire.exchange(down), admission, self._server))
 
     def finish(self) -> State:

@@ -105,6 +105,11 @@ class ClientGuard:
 class ServerGuard:
     """The server's half of a defence; every method is the identity."""
 
+    @property
+    def only_adds(self) -> bool:
+        """Whether all that happens to answers is that they are added up, by nobody but ``Sums``."""
+        return type(self) is ServerGuard
+
     def expects(self, expected: Expected) -> Expected:
         """What answers look like once the clients' half has had its word."""
         return expected

@@ -19,7 +19,7 @@ from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Protocol, Running, Server
-from coterie.learn.clusters.columns import Labelled, absolute_differences, least_of_blocks, squared_differences
+from coterie.learn.clusters.columns import Labelled, absolute_differences, least_of_blocks, small, squared_differences
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.learn.threads import each_in_one_thread
@@ -58,7 +58,7 @@ class Assignments:
     """What the server knows after so many requests. The centres are known to the parties alone, each its part."""
 
     round: int
-    labels: Tensor  # (records,): the cluster of each, as the server found it; -1: none yet
+    labels: Tensor  # (records,): the cluster of each, as the server found it; 0 before the first step
     chosen: Tensor  # (records so far,): on which the centres start
     nearest: Tensor  # (records,): how far from those each record is; none unless k-means++ asks
     still: bool = False  # whether the last step changed no label
@@ -117,7 +117,7 @@ class VerticalKMeans(Protocol[Assignments]):
         at_once = {Start.PLUS_PLUS: 1, Start.RECORDS: self.clusters, Start.RANDOM: 0}[self.start_on]
         chosen = server.rng.child("start").numpy().choice(records, at_once, replace=False)
         far = torch.full((records if self.seedings else 0,), torch.inf, dtype=torch.float64)
-        return Assignments(0, torch.full((records,), -1), torch.from_numpy(chosen), far)
+        return Assignments(0, torch.zeros(records, dtype=small(self.clusters)), torch.from_numpy(chosen), far)
 
     def run(self, state: Assignments, server: Server) -> Running[Assignments]:
         while state.round < self.seedings:
@@ -127,7 +127,8 @@ class VerticalKMeans(Protocol[Assignments]):
             sums = yield from self._totals(DISTANCES, self._known(state), state, server)
             labels = least_of_blocks(partial(sums.rows, TOTALS), len(state.labels), self.clusters)
             del sums  # with all messages
-            state = replace(state, round=state.round + 1, labels=labels, still=torch.equal(labels, state.labels))
+            still = state.round > self.seedings and torch.equal(labels, state.labels)
+            state = replace(state, round=state.round + 1, labels=labels, still=still)
         for _ in (yield Ask(RESULT, state.round, server.clients.present(0), self.result(state), state)):
             pass
         return state
@@ -137,9 +138,7 @@ class VerticalKMeans(Protocol[Assignments]):
         return {RECORDS: state.chosen} if state.round == self.seedings else self._found(state)
 
     def _found(self, state: Assignments) -> dict[str, Tensor]:
-        small = torch.uint8 if self.clusters <= 256 else torch.int32
-        labels = state.labels.clamp_min(0).to(small)
-        return {LABELS: labels, OF: torch.tensor(state.round - 1), AMONG: torch.tensor(self.clusters)}
+        return {LABELS: state.labels, OF: torch.tensor(state.round - 1), AMONG: torch.tensor(self.clusters)}
 
     def _totals(self, kind: Kind, told: Mapping[str, Tensor], state: Assignments, server: Server) -> Steps:
         """(1, records, centres): the distances summed over all parties, or to be summed."""
