@@ -122,7 +122,7 @@ def test_imagined_batches_mix_the_property_in_the_stated_range() -> None:
     examples = marked_examples(400)
     known = Known.of(Auxiliary.by_property(examples, examples.tags["mark"] == 1))
     attack = passive(others=5, each=30, mix=(0.25, 0.75))
-    rows = attack.rows(known, np.random.default_rng(0))
+    rows = attack.rows(known, np.random.default_rng(0)).numpy()
     assert rows.shape == (65, 1, 16)
     shares = (rows < known.marked).mean((1, 2))
     assert (shares[:35] == 0).all()
@@ -166,6 +166,26 @@ def test_an_imagined_client_takes_as_many_steps_as_a_real_one(local: Local) -> N
     real, _ = plan_batches(len(known.examples), local, np.random.default_rng(0))
     rows = replace(passive(), imitation=Imitation(MODEL, local)).rows(known, np.random.default_rng(0))
     assert rows.shape[1:] == (len(real), max(map(len, real)))
+
+
+def test_an_imagined_client_s_records_enter_a_batch_by_their_coins_where_a_real_one_s_do() -> None:
+    examples, local = marked_examples(400), replace(LOCAL, poisson=True)
+    known = Known.of(Auxiliary.by_property(examples, examples.tags["mark"] == 1))
+    attack = replace(passive(others=300, each=50), imitation=Imitation(MODEL, local))
+    rows = attack.rows(known, np.random.default_rng(0))
+    sizes = (rows >= 0).sum(2).double()  # 400 of 400 records with a chance of 0.04: 16, of a deviation of 3.92
+    assert float(sizes.mean()) == pytest.approx(16, abs=3.92 / 20 * 4)
+    assert float(sizes.std()) == pytest.approx(3.92, rel=0.15)  # four deviations of an estimate by 400
+    marked = ((rows >= 0) & (rows < known.marked)).sum(2) / sizes
+    assert float(marked[:350].max()) == 0
+    assert 0.15 < float(marked[350:].min()) < 0.5 < float(marked[350:].max()) <= 1
+
+    start, alone = MODEL.init(0), torch.tensor([[[3]]])
+    padded = torch.tensor([[[3, -1, -1]], [[-1, -1, -1]]])  # one was drawn, and none
+    whole = flatten(Imitation(MODEL, local).train(start, examples, alone, Rng.seeded(0)))[0]
+    some, none = flatten(Imitation(MODEL, local).train(start, examples, padded, Rng.seeded(0), divisor=16))
+    torch.testing.assert_close(some, whole / 16, atol=1e-7, rtol=1e-3)
+    assert not none.any()
 
 
 def test_an_imagined_client_trains_at_the_round_s_rate() -> None:
@@ -239,6 +259,17 @@ def test_a_contrast_is_a_ridge_regression_on_differences_from_the_round_s_own() 
     assert float(rounds.mean(1).abs().max()) < 1e-5  # of each round nothing is left but differences
     with pytest.raises(InvalidInput, match="imagine_every=2 must be 1"):
         replace(watch, attack=passive(imagine_every=2))
+
+
+@pytest.mark.parametrize("rows", [30, 5])
+def test_a_contrast_is_the_same_by_rows_as_by_features(rows: int) -> None:
+    draws = torch.Generator().manual_seed(1)
+    made, has = torch.randn(rows, 7, generator=draws).double(), torch.arange(rows) % 2 == 0
+    scaled = (made - made.mean(0)) / (made.std(0) + 1e-6)
+    stacked = torch.cat([scaled, (3.0 * rows) ** 0.5 * torch.eye(7).double()])
+    wanted = torch.cat([2.0 * has - 1, torch.zeros(7)]).double()
+    slope = torch.linalg.lstsq(stacked, wanted.unsqueeze(1)).solution[:, 0]
+    torch.testing.assert_close(Contrast().reader(made, has)(made), scaled @ slope)
 
 
 def test_it_sees_published_models_only() -> None:

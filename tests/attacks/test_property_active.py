@@ -117,11 +117,11 @@ def test_the_same_seed_gives_the_same_bytes_under_every_client_defence(defence: 
     split = PropertySplit(3, "mark", every=2, warmup=1)
     federation = split.split(pictures, Rng.seeded(0))
     guard = defence.client
-    imitation = Imitation(model.with_dropout(guard.dropout) if guard.dropout else model, LOCAL, imitated(guard))
+    local = replace(LOCAL, poisson=isinstance(defence, DpSgd))
+    imitation = Imitation(model.with_dropout(guard.dropout) if guard.dropout else model, local, imitated(guard))
     attack = ActiveProperty(
         imitation, property_threat(), warmup=1, trees=5, others=2, each=1, data=split.auxiliary(federation), gamma=5.0
     )
-    local = replace(LOCAL, poisson=isinstance(defence, DpSgd))
     found = []
     for disturbance in (0, 7):
         torch.manual_seed(disturbance)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -16,11 +17,13 @@ from tests.ring import play
 
 import coterie.attacks
 from coterie.attacks.base import Suspicions
+from coterie.attacks.contrast import Contrast
 from coterie.attacks.others import Rules
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.property_active import ActiveProperty
-from coterie.attacks.updates import Imitation
+from coterie.attacks.updates import Imitation, magnitudes
 from coterie.data.partition.property import PropertySplit
+from coterie.defences.dpsgd import DpSgd
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.guard import Defence
 from coterie.flow.imitated import imitated
@@ -85,6 +88,7 @@ def test_a_killed_run_goes_on_with_its_insiders(raid: Raid) -> None:
     assert encode(resumed.ring.memory) == encode(whole.ring.memory)
 
 
+WAYS = (magnitudes, Contrast())
 FL, CFL = FedAvg(rounds=4, local=LOCAL), Ifca(rounds=4, local=LOCAL, clusters=2, candidates=0)
 DEFENDED = {
     name: (protocol, defence)
@@ -101,21 +105,23 @@ def test_property_inference_gives_the_same_bytes_under_every_defence(protocol: A
     split = PropertySplit(4, "mark", every=2, warmup=1)
     federation = split.split(marked_examples(200), Rng.seeded(0))
     known, guard = split.auxiliary(federation), defence.client
-    imitation = Imitation(MODEL.with_dropout(guard.dropout) if guard.dropout else MODEL, LOCAL, imitated(guard))
+    local = replace(LOCAL, poisson=isinstance(defence, DpSgd))
+    imitation = Imitation(MODEL.with_dropout(guard.dropout) if guard.dropout else MODEL, local, imitated(guard))
     rest: dict[str, Any] = {"warmup": 1, "trees": 3, "others": 2, "each": 1, "rules": Rules.of(4, protocol.slots)}
     quiet = PassiveProperty(imitation, property_threat(), **rest)
     loud = [ActiveProperty(imitation, quiet.threat, **rest, data=known, gamma=gamma) for gamma in (1.0, 5.0)]
 
-    def outcome(attack: PassiveProperty, disturbance: int) -> tuple[bytes, bytes, Suspicions]:
+    def outcome(attack: PassiveProperty, disturbance: int) -> tuple[bytes, bytes, list[Suspicions]]:
         torch.manual_seed(disturbance)
         seated = [attack] if isinstance(attack, ActiveProperty) else []
         tape = Tape([attack.threat])
-        done = play(protocol, federation, MODEL, defence=defence, tape=tape, adversaries=seated)
+        trainer = replace(protocol, local=local)
+        done = play(trainer, federation, MODEL, defence=defence, tape=tape, adversaries=seated)
         view = done.ring.view(attack.threat)
         given = encode(
             dict(view.received(view.rounds()[-1]).values)
         )  # opened: the keys of seals are nobody's to repeat
-        return given, encode(done.ring.memory.get(-1, {})), attack.infer(view, known, Rng.seeded(1))
+        return given, encode(done.ring.memory.get(-1, {})), attack.infer_by(view, known, Rng.seeded(1), WAYS)
 
     found = [outcome(attack, 0) for attack in (quiet, *loud)]
     assert found == [outcome(attack, 7) for attack in (quiet, *loud)]

@@ -12,7 +12,7 @@ from coterie.measure.reproduced import Key, Rows
 from coterie.recipes.base import Recipe
 from coterie.recipes.property_inference import RECIPES
 from coterie.recipes.property_inference import published as property_published
-from coterie.recipes.property_inference.entries import OVER_ALL, PUBLISHED, SIGNED
+from coterie.recipes.property_inference.entries import CONTRAST, OVER_ALL, PUBLISHED
 from coterie.recipes.property_inference.tables import by_part
 from coterie.recipes.settings import Scale, Settings
 from coterie.report.html import render_reproductions
@@ -26,7 +26,7 @@ def fake(auc: float) -> dict[str, Any]:
         "task": "toy", "main_auc": 0.9, "auc": auc, "auc_within": auc, "signed_auc": auc, "signed_auc_within": auc,
         "auc_operating": point, "signed_auc_operating": point, "guarantee": None,
         "contrast_auc": auc, "contrast_auc_within": auc, "contrast_auc_operating": point,
-        "observations": [[round, 0, 3, round % 2, auc, round % 2] for round in range(8)],
+        "observations": [[round, 0, 3, round % 2, round % 2, auc] for round in range(8)],
         "clusters": 3, "obtained": auc, "reached": auc,
         "cosines": {"0": [0.1, 0.3]}, "cost": {"a round": 0.1, "peak memory, GiB": 0.5},
         "pictures": {"neighbour_auc": auc, "has": [0, 1, 1], "x": [0.1, 0.2, 0.3], "y": [1.0, 2.0, 3.0]},
@@ -76,8 +76,8 @@ def test_published_values_stand_beside_their_own_rows() -> None:
     loud: dict[str, Any] = {"attack": "active", "gamma": 1.0, "defence": "DP-SGD"}
     assert published("7 and 8", task="A", method="CFL", clients=20, **loud, strength=0.2) == 0.4952
     assert published("4", task="B", method="CFL", clients=10, attack="scaled", gamma=5.0) == 0.8644
-    signed = [row.published for row in OURS["9"].shown(settings, {}).rows.where(features=SIGNED)]
-    assert set(signed) == {None}
+    ours = [row.published for row in OURS["9"].shown(settings, {}).rows.where(features=CONTRAST)]
+    assert set(ours) == {None}
     assert len(property_published.PASSIVE) == 18
 
 
@@ -108,6 +108,6 @@ def test_scores_by_size_and_time() -> None:
     key = Key.of(clients=8, share=0.5)
     rows = Rows.of(by_part(key, {0: fake(0.5)}))
     by_size, by_time = rows[key.but(size=3)], rows[key.but(quarter=1)]
-    assert (by_size.ours.value, by_time.ours.value) == (1.0, 1.0)  # the toy's signed score is the answer
+    assert (by_size.ours.value, by_time.ours.value) == (1.0, 1.0)  # the toy's contrast is the answer
     assert by_size.label == "property share 0.5, clusters of 3"
     assert by_time.label == "property share 0.5, quarter 1 of the rounds"

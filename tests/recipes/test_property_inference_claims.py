@@ -18,10 +18,10 @@ from coterie.recipes.property_inference.claims import (
     regularised_claims,
 )
 from coterie.recipes.property_inference.entries import (
+    CONTRAST,
     MAIN_TASK,
     OVER_ALL,
     PUBLISHED,
-    SIGNED,
     STEADINESS,
     WITHIN,
     label,
@@ -58,9 +58,9 @@ def test_rows_are_compared_seed_by_seed() -> None:
     compared = above(rows, "more", {"method": "CFL"}, {"method": "FL"})
     found = {claim.text: claim.decision for claim in compared}
     assert found == {
-        "more (C CFL 3 clients)": UNDECIDED,
-        "more (D CFL 3 clients)": UNDECIDED,
-        "more (E CFL 3 clients)": FAILS,
+        "more (C CFL 3 clients, published reader)": UNDECIDED,
+        "more (D CFL 3 clients, published reader)": UNDECIDED,
+        "more (E CFL 3 clients, published reader)": FAILS,
     }
     steady = Rows.of([row("C", "CFL", around(0.75)), row("C", "FL", around(0.7))])
     assert decisions(above(steady, "more", {"method": "CFL"}, {"method": "FL"})) == [HOLDS]
@@ -129,13 +129,13 @@ def test_a_defence_is_judged_at_chance_by_the_attack_alone() -> None:
         key = Key.of(task="C", method=method, clients=5, attack="passive", gamma=0.0, defence="DP-SGD", strength=0.5)
         return Row(key.but(**more), label(key), None, ours)
 
-    signed = {"features": SIGNED, "scoring": OVER_ALL}
+    ours = {"features": CONTRAST, "scoring": OVER_ALL}
     undefended: dict[str, Value] = {"measure": MAIN_TASK, "defence": "none", "strength": 0.0}
     rows = Rows.of(
         [
             private("CFL", around(0.51), features=PUBLISHED, scoring=OVER_ALL),
-            private("CFL", around(0.7), **signed),
-            private("FL", Estimate(0.5), **signed),
+            private("CFL", around(0.7), **ours),
+            private("FL", Estimate(0.5), **ours),
             private("CFL", around(0.7), measure=MAIN_TASK),
             private("FL", around(0.8), measure=MAIN_TASK),
             private("CFL", around(0.9), **undefended),  # it loses 0.2,
@@ -147,7 +147,7 @@ def test_a_defence_is_judged_at_chance_by_the_attack_alone() -> None:
 
 def test_stronger_attacks_and_defences_may_do_nothing() -> None:
     def attacked(attack: str, gamma: float, value: float, method: str = "CFL") -> Row:
-        key = Key.of(task="C", method=method, clients=3, attack=attack, gamma=gamma, features=SIGNED, scoring=WITHIN)
+        key = Key.of(task="C", method=method, clients=3, attack=attack, gamma=gamma, features=CONTRAST, scoring=WITHIN)
         return Row(key, label(key), None, around(value))
 
     rows = [
@@ -159,7 +159,7 @@ def test_stronger_attacks_and_defences_may_do_nothing() -> None:
     assert decisions(active_claims(Rows.of(rows))) == [HOLDS, FAILS, HOLDS]  # than active, than passive; CFL than FL
 
     def defended(defence: str, strength: float, value: float) -> Row:
-        key = Key.of(task="C", method="CFL", clients=3, defence=defence, strength=strength, features=SIGNED)
+        key = Key.of(task="C", method="CFL", clients=3, defence=defence, strength=strength, features=CONTRAST)
         return Row(key, label(key), None, around(value))
 
     rows = [defended("none", 0.0, 0.8), defended("dropout", 0.1, 0.9), defended("penalty", 0.02, 0.4)]

@@ -23,7 +23,7 @@ from torch import Tensor
 from coterie.attacks.base import Suspicions
 from coterie.attacks.contrast import Contrast
 from coterie.attacks.others import Behind, Beliefs, Own, Rules, own_uploads, who_is_behind
-from coterie.attacks.updates import Features, Imitation, Observed, aggregates, magnitudes
+from coterie.attacks.updates import Features, Imitation, Observed, aggregates, cut, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.errors import require
@@ -86,6 +86,7 @@ class PassiveProperty:
     least_leaf: int = 5
     most_features: int = 5000  # a leaf of the model
     most_made: int = 8192  # imagined aggregates that are kept, a fair sample of all: the bound on memory
+    most_grown: int = 2048  # of these, evenly chosen, that a forest is grown on
     features: Features = magnitudes  # as published; directions finds more of dense networks, and less of convolutions
 
     def __post_init__(self) -> None:
@@ -94,6 +95,7 @@ class PassiveProperty:
         require(self.each >= 1, "each", self.each, "must be at least 1")
         require(self.pairs >= 1, "pairs", self.pairs, "must be at least 1")
         require(self.most_made >= 2 * self.pairs, "most_made", self.most_made, "must hold a round's 2 * pairs")
+        require(self.most_grown >= 2, "most_grown", self.most_grown, "must be at least 2")
         require(0 < self.mix[0] <= self.mix[1] <= 1, "mix", self.mix, "must be a range within (0, 1]")
         require(self.skew is None or self.skew > 0, "skew", self.skew, "must be positive, or None for no skew")
 
@@ -119,9 +121,10 @@ class PassiveProperty:
     def imagined(self, observed: Observed, known: Known, rng: Rng, whole: bool = True) -> dict[str, Tensor]:
         """Updates (others + 2 each, ...) from the observed start: others, then the likes of the victim without and
         with property data. Not ``whole``: some of those without, enough to compare lengths with."""
-        rows = torch.from_numpy(self.rows(known, rng.child("clients").numpy()))
+        rows = self.rows(known, rng.child("clients").numpy())
         rows = rows if whole else rows[: min(SIZED_BY, self.others + self.each)]
-        return self.imitation.train(observed.start, known.examples, rows, rng.child("training"), observed.round)
+        _, usual = self.imitation.local.shape(len(known.examples))
+        return self.imitation.train(observed.start, known.examples, rows, rng.child("training"), observed.round, usual)
 
     def aggregated(self, updates: Params, behind: Behind, rng: Rng) -> dict[str, Tensor]:
         """Aggregates (2 pairs, ...) of those who were imagined, the first half with the property."""
@@ -159,22 +162,27 @@ class PassiveProperty:
 
         return who_is_behind(seen, own, self.rules, strangers, beliefs)
 
-    def rows(self, known: Known, draws: np.random.Generator) -> NDArray[np.int64]:
+    def rows(self, known: Known, draws: np.random.Generator) -> Tensor:
         """(others + 2 each, steps, batch): others, then the likes of the victim without and with property data.
 
-        Each holds as many records as the adversary does, where it depends on that how many steps it takes.
+        Each holds as many records as the adversary does, where it depends on that how many steps it takes, or how much
+        its batches differ in size: a negative row is none.
         """
         labels = known.examples.y.numpy()
         marked, plain = np.split(np.arange(len(labels)), [known.marked])
-        shape = self.imitation.local.shape(len(labels))
+        steps, _ = self.imitation.local.shape(len(labels))
+        sizes = self.imitation.batch_sizes(len(labels), (self.others + 2 * self.each, steps), draws)
+        shape = (steps, int(sizes.max()))
         parts = [draws.choice(plain, shape, p=self.preference(labels[plain], draws)) for _ in range(self.others)]
         parts += [draws.choice(plain, shape) for _ in range(self.each)]
-        for share in draws.uniform(*self.mix, self.each):
+        for share, size in zip(draws.uniform(*self.mix, self.each), sizes[-self.each :], strict=True):
             mixed = draws.choice(plain, shape)
-            count = max(1, round(share * shape[1]))
-            mixed[:, :count] = draws.choice(marked, (shape[0], count))
+            counts = np.rint(share * size).clip(1).astype(int)[:, None]  # (steps, 1)
+            most = int(counts.max())
+            has = draws.choice(marked, (steps, most))
+            mixed[:, :most] = np.where(np.arange(most) < counts, has, mixed[:, :most])
             parts.append(mixed)
-        return np.stack(parts)
+        return cut(np.stack(parts), sizes)
 
     def preference(self, labels: NDArray[np.int64], draws: np.random.Generator) -> NDArray[np.float64] | None:
         """With which probability an imagined other draws each row."""
@@ -302,7 +310,9 @@ class PropertyWatch:
         made, has = made[:kept], self.notes.has[:kept]
         if isinstance(way, Contrast):
             return way.reader(made, has)
-        forest = self.attack.forest(made, has, self.rng)
+        grown = min(kept, self.attack.most_grown)
+        chosen = torch.arange(grown) * kept // grown
+        forest = self.attack.forest(made[chosen], has[chosen], self.rng)
         return lambda block: torch.from_numpy(forest.predict_proba(block.numpy())[:, 1])
 
     def _note(self, seen: list[Observed], view: View) -> None:
@@ -318,11 +328,11 @@ class PropertyWatch:
             if here.alone:  # it says nothing of anybody else
                 continue
             update = observed.update if attack.leaves_own else here.without_own(observed.update)
-            rows = [way(stack([update]), attack.most_features) for way in self.ways]
+            rows = self._looked(stack([update]))
             if attack.imagines(round):
                 own_streams = streams.child("slot", observed.slot)
                 imagined = attack.aggregated(updates[observed.slot], here, own_streams)
-                made = [way(imagined, attack.most_features) for way in self.ways]
+                made = self._looked(imagined)
                 levels = [
                     part.mean(0) if isinstance(way, Contrast) else torch.zeros(())
                     for way, part in zip(self.ways, made, strict=True)
@@ -331,6 +341,15 @@ class PropertyWatch:
                 self._keep_made([part - level for part, level in zip(made, levels, strict=True)], own_streams)
             self._keep_seen((round, observed.slot), rows)
             self.notes.sizes.append(here.own.clients + here.others[0] if here.own is not None else 0)
+
+    def _looked(self, updates: Params) -> list[Tensor]:
+        """Their features by each way; a contrast of features that are looked at anyway is made of these."""
+        found: dict[Features, Tensor] = {}
+        for way in self.ways:
+            features = way.features if isinstance(way, Contrast) else way
+            if features not in found:
+                found[features] = features(updates, self.attack.most_features)
+        return [way.scaled(found[way.features]) if isinstance(way, Contrast) else found[way] for way in self.ways]
 
     def _keep_seen(self, key: tuple[int, int], rows: Sequence[Tensor]) -> None:
         self.notes.keys.append(key)

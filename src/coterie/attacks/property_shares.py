@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.attacks.placing import Placing
-from coterie.attacks.updates import Imitation, aggregates, directions
+from coterie.attacks.updates import Imitation, aggregates, cut, directions
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
 from coterie.errors import require
@@ -116,17 +116,20 @@ class PropertyShares:
 
     def _imagined(self, one: Moved, pools: NDArray[np.int64], known: Marked, rng: Rng) -> Floats:
         """(imagined, features): how these clients would have moved the model that was published."""
-        made = self.imitation.train(one.start, known.examples, self._batches(pools, rng), rng, one.round)
+        rows, (_, usual) = self._batches(pools, rng), self.imitation.local.shape(pools.shape[1])
+        made = self.imitation.train(one.start, known.examples, rows, rng, one.round, usual)
         return self._features(made)
 
     def _features(self, updates: Params) -> Floats:
         return np.asarray(directions(updates, self.most_features).double().numpy())
 
     def _batches(self, pools: NDArray[np.int64], rng: Rng) -> Tensor:
-        """(imagined, steps, batch): rows of each one's own."""
-        steps, width = self.imitation.local.shape(pools.shape[1])
-        places = rng.child("batches").numpy().integers(pools.shape[1], size=(len(pools), steps * width))
-        return torch.from_numpy(np.take_along_axis(pools, places, 1)).view(len(pools), steps, width)
+        """(imagined, steps, batch): rows of each one's own; a negative one is none."""
+        draws, (steps, _) = rng.child("batches").numpy(), self.imitation.local.shape(pools.shape[1])
+        sizes = self.imitation.batch_sizes(pools.shape[1], (len(pools), steps), draws)
+        width = int(sizes.max())
+        places = draws.integers(pools.shape[1], size=(len(pools), steps * width))
+        return cut(np.take_along_axis(pools, places, 1).reshape(len(pools), steps, width), sizes)
 
     def _looked_at(self, round: int) -> bool:
         return not self.rounds or round in self.rounds

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -19,8 +21,6 @@ from coterie.learn.params import Params, map_leaves, pick, subtract
 from coterie.learn.sgd import Gradients, Local, descend
 from coterie.rng import Rng
 from coterie.wire.view import View
-
-SMALLEST = 1e-5  # of an update's norm: what is below counts as nothing
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,6 @@ def magnitudes(updates: Params, most: int = 5000) -> Tensor:
     return _features(map_leaves(torch.abs, updates), torch.amax, largest)
 
 
-def log_magnitudes(updates: Params, most: int = 5000) -> Tensor:
-    """Their logarithms, in which what makes one update longer than another is taken off like any other difference."""
-    return magnitudes(updates, most).add_(SMALLEST).log_()
-
-
 def directions(updates: Params, most: int = 4096) -> Tensor:
     """The same with signs: means in the place of maxima, over blocks of a large leaf's last axis.
 
@@ -112,6 +107,11 @@ def _blocks(leaf: Tensor, most: int) -> Tensor:
     return leaf.reshape(updates, rows, -1, block)
 
 
+def cut(rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Tensor:
+    """Rows (clients, steps, width) of which each batch has so many: the others become negative, which are none."""
+    return torch.from_numpy(np.where(np.arange(rows.shape[2]) < sizes[..., None], rows, -1))
+
+
 class GuardOf(Protocol):
     """A client's guard, as whoever takes part can run it: from the adversary's own randomness."""
 
@@ -135,14 +135,27 @@ class Imitation:
     guard: GuardOf | None = None
     proximal: float = 0.0  # FedProx's mu
 
-    def train(self, start: Params, examples: Examples, rows: Tensor, rng: Rng, round: int = 0) -> dict[str, Tensor]:
-        """The updates (clients, ...) of imagined clients that start alike, from ``rows`` (clients, steps, batch)."""
+    def batch_sizes(self, records: int, shape: tuple[int, int], draws: np.random.Generator) -> NDArray[np.int64]:
+        """How many rows are in each of these batches (clients, steps) of clients with so many records.
+
+        Where every record enters by its own coin, so it does here.
+        """
+        _, width = self.local.shape(records)
+        return draws.binomial(records, width / records, shape) if self.local.poisson else np.full(shape, width)
+
+    def train(
+        self, start: Params, examples: Examples, rows: Tensor, rng: Rng, round: int = 0, divisor: int | None = None
+    ) -> dict[str, Tensor]:
+        """The updates (clients, ...) of imagined clients that start alike, from ``rows`` (clients, steps, batch).
+
+        A negative row is none. ``divisor`` is what sums over a batch are divided by, where that is not its width.
+        """
         clients = len(rows)
         stacked = map_leaves(lambda leaf: leaf.expand(clients, *leaf.shape), start)
         trained = descend(
             self.model,
             stacked,
-            self._batches(examples, rows, rng.child("dropout")),
+            self._batches(examples, rows, rng.child("dropout"), divisor or rows.shape[2]),
             self.local.rate(round),
             proximal=self.proximal,
             gradients=None if self.guard is None else self.guard.gradients(self.model, rng.child("guard")),
@@ -152,15 +165,15 @@ class Imitation:
             return subtract(trained, stacked)
         return subtract(self.guard.sent(start, trained, round, rng.child("upload")), stacked)
 
-    def _batches(self, examples: Examples, rows: Tensor, rng: Rng) -> Iterator[Batch]:
-        clients, _, size = rows.shape
+    def _batches(self, examples: Examples, rows: Tensor, rng: Rng, divisor: int) -> Iterator[Batch]:
+        clients = len(rows)
         for step, here in enumerate(rows.unbind(1)):
             seeds = [rng.child(client, step).seed() for client in range(clients)] if self.model.random else ()
             yield Batch(
-                examples.x[here],
-                examples.y[here],
-                torch.full((clients, size), 1 / size),
-                torch.full((clients,), float(size)),
+                examples.x[here.clamp_min(0)],
+                examples.y[here.clamp_min(0)],
+                (here >= 0).float() / divisor,
+                torch.full((clients,), float(divisor)),
                 torch.ones(clients, dtype=torch.bool),
                 seeds,
             )

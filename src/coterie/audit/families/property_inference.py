@@ -181,7 +181,7 @@ def imitation_of(model: Model, trainer: Trainer[object], guard: Defence) -> Imit
     client = guard.client
     model = model.with_dropout(client.dropout) if client.dropout else model
     proximal = trainer.mu if isinstance(trainer, FedProx) else 0.0
-    return Imitation(model, replace(trainer.local, poisson=False), imitated(client), proximal)
+    return Imitation(model, trainer.local, imitated(client), proximal)
 
 
 def has_victim(subject: Subject) -> bool:

@@ -99,9 +99,9 @@ class Siege:
             Imitation(chosen.model, self.size.local),
             view.threat,
             warmup=self.size.warmup,
-            imagine_every=self.size.imagine_every,
             others=self.size.others,
             each=self.size.each,
+            pairs=self.size.pairs,
             rules=Rules((1, CLIENTS + self.newcomers)),
         )
         truth = witness.property_truth(federation)

@@ -11,7 +11,17 @@ from scipy.stats import binom
 
 from coterie.measure.intervals import CONFIDENCE
 from coterie.measure.reproduced import Claim, Decision, Estimate, Row, Rows, Value
-from coterie.recipes.property_inference.entries import ABSENT, CHANCE, MAIN_TASK, OVER_ALL, PLACEBO, STEADINESS, WITHIN
+from coterie.recipes.property_inference.entries import (
+    ABSENT,
+    CHANCE,
+    CONTRAST,
+    MAIN_TASK,
+    OVER_ALL,
+    PLACEBO,
+    PUBLISHED,
+    STEADINESS,
+    WITHIN,
+)
 
 Part = Mapping[str, Value]  # of a key
 PASSIVE: Part = {"attack": "passive", "gamma": 0.0}
@@ -29,6 +39,7 @@ def passive_claims(rows: Rows) -> list[Claim]:
         *pooled,
         *within,
         *in_one_sentence(f"{text}, scored within clusters", within),
+        *contrast_finds_more(rows),
     ]
 
 
@@ -49,6 +60,7 @@ def active_claims(rows: Rows) -> list[Claim]:
         *controls_at_chance(rows),
         *(claim for text, found in better.items() for claim in (*found, *in_one_sentence(text, found))),
         *clustered,
+        *contrast_finds_more(rows),
     ]
 
 
@@ -56,12 +68,6 @@ def own_claims(rows: Rows) -> list[Claim]:
     text = "taking the own upload out finds more"
     found = above(rows, text, {"own": "taken out"}, {"own": "left in"})
     return [*found, *in_one_sentence(text, found)]
-
-
-def contrast_claims(rows: Rows) -> list[Claim]:
-    text = "a contrast with what was imagined finds more than the published reader"
-    found = above(rows, text, {"features": "contrast"}, {"features": "published"})
-    return [*controls_at_chance(rows), *found, *in_one_sentence(text, found)]
 
 
 def regularised_claims(rows: Rows) -> list[Claim]:
@@ -144,6 +150,13 @@ def _at_chance(text: str, controls: Sequence[tuple[str, Estimate]]) -> Claim:
     evidence = f"{len(off)} of {len(controls)} intervals miss 0.5, where up to {by_chance} would by chance"
     evidence += "".join(f"; {name} {in_digits(one)}{', by far' if name in far else ''}" for name, one in off)
     return Claim(text, Decision.of(len(off) <= by_chance and not far), evidence)
+
+
+def contrast_finds_more(rows: Rows) -> list[Claim]:
+    """Our reader against the published one, on the same runs."""
+    text = "a contrast with what was imagined finds more than the published reader"
+    found = above(rows, text, {"features": CONTRAST}, {"features": PUBLISHED})
+    return [*found, *in_one_sentence(text, found)]
 
 
 def found_beyond_placebo(rows: Rows) -> list[Claim]:

@@ -23,7 +23,7 @@ from coterie.run.jobs import Job, Result
 CHANCE = 0.5
 PLACEBO, ABSENT = "placebo", "absent"  # controls, as named values of a row
 MAIN_TASK, STEADINESS = "main task AUC", "steadiness"
-PUBLISHED, SIGNED, CONTRAST = "published", "signed", "contrast"  # features
+CONTRAST, PUBLISHED = "contrast", "published"  # readers
 OVER_ALL, WITHIN = "over all", "within clusters"  # scorings
 
 
@@ -62,7 +62,7 @@ def label(key: Key) -> str:
         named = {"none": " undefended", "DP-SGD": f" sigma {key['strength']:g}"}
         words += named.get(str(defence), f" {defence} {key['strength']:g}")
     words += f", own upload {key['own']}" if "own" in key else ""
-    words += {SIGNED: ", signed features", CONTRAST: ", by contrast"}.get(str(key.get("features")), "")
+    words += ", published reader" if key.get("features") == PUBLISHED else ""
     words += ", within clusters" if key.get("scoring") == WITHIN else ""
     return words + (", main task" if key.get("measure") == MAIN_TASK else "")
 
@@ -130,7 +130,7 @@ def named(name: str) -> Callable[[Result], float]:
 
 
 def rows(entries: Entries, settings: Settings, results: Mapping[str, Result]) -> list[Row]:
-    """Each cell by the published features, by signed ones and, if wanted, by contrast; CFL also within clusters.
+    """Each cell by contrast and by the published reader; CFL also within clusters.
 
     As published, a cluster that the victim is not in counts as a negative in every round, so an attack that tells
     clusters apart scores without recognising any property. Within clusters, only rounds of the same one are compared.
@@ -138,13 +138,13 @@ def rows(entries: Entries, settings: Settings, results: Mapping[str, Result]) ->
     return [
         scored(entry, settings, results, features, scoring)
         for entry in chosen(entries, settings)
-        for features in (PUBLISHED, SIGNED, *((CONTRAST,) if entry.plan.contrast else ()))
+        for features in (CONTRAST, PUBLISHED)
         for scoring in ((OVER_ALL, WITHIN) if entry.plan.method == "CFL" else (OVER_ALL,))
     ]
 
 
 def scored(entry: Entry, settings: Settings, results: Mapping[str, Result], features: str, scoring: str) -> Row:
-    measure = {PUBLISHED: "auc", SIGNED: "signed_auc", CONTRAST: "contrast_auc"}[features]
+    measure = {CONTRAST: "contrast_auc", PUBLISHED: "auc"}[features]
     value = named(measure + {OVER_ALL: "", WITHIN: "_within"}[scoring])
     found = {control: runs_of(settings, results, plan) for control, plan in entry.plans.items()}
     scores = {control: share(runs, value) for control, runs in found.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from coterie.attacks.contrast import Contrast
 from coterie.attacks.others import Rules
 from coterie.attacks.property import Known, PassiveProperty, PropertyNotes, PropertyWatch, property_threat
 from coterie.attacks.property_active import ActiveProperty
-from coterie.attacks.updates import Features, Imitation, directions, magnitudes
+from coterie.attacks.updates import Features, Imitation, magnitudes
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation
 from coterie.data.partition.property import Control, PropertySplit
@@ -41,7 +41,8 @@ from coterie.wire.tape import Tape
 CLUSTERS = 2  # the paper never says how many
 CLIP = 1.0  # nor at what norm DP-SGD clips
 DELTA = 1e-5
-RICHLY = {"imagine_every": 1, "others": 8, "each": 8, "pairs": 24}  # six times what is imagined at quick scale
+GROWN = 1200  # imagined aggregates for a forest: of all of them it would take longer than the rest of a quick cell
+READERS: Mapping[str, Features] = {"contrast_auc": Contrast(), "auc": magnitudes}  # by measure
 FIGURES = {("C", 5): "2", ("D", 13): "3"}  # by task and clients: the figure that shows its aggregates; 4 has them all
 
 
@@ -59,7 +60,6 @@ class Plan:
     sigma: float = 0.0
     purity: float = 1.0  # the share of property data in the victim's property batches
     keep_own: bool = False  # leave the adversary's own upload in what it looks at, to compare with
-    contrast: bool = False  # imagine more, and read differences from what was imagined, too
     as_published: bool = False  # labels not matched, a plain random start, the choice on the training batch
 
     @property
@@ -70,7 +70,6 @@ class Plan:
             parts += [f"{name}{getattr(self, name):g}"] if getattr(self, name) else []
         parts += [f"purity{self.purity:g}"] if self.purity < 1 else []
         parts += ["own"] if self.keep_own else []
-        parts += ["contrast"] if self.contrast else []
         return "-".join(parts + (["published"] if self.as_published else []))
 
     @property
@@ -103,9 +102,9 @@ class Size:
     scored: int
     every: int  # a property batch every so many rounds
     local: Local
-    imagine_every: int
     others: int
     each: int
+    pairs: int
 
 
 def size(scale: Scale, letter: str) -> Size:
@@ -115,9 +114,9 @@ def size(scale: Scale, letter: str) -> Size:
     rate = {True: 0.05, False: 0.01}[letter in REVIEWS]  # the paper's Table 1
     if scale is Scale.PAPER:
         rounds = {True: 500, False: 5000}[letter in REVIEWS]
-        return Size(Detail(None), 100, rounds - 100, 5, Local(1, None, 32, rate), 1, 6, 3)
+        return Size(Detail(None), 100, rounds - 100, 5, Local(1, None, 32, rate), 6, 3, 8)
     fast = Local(1, None, 32, {True: 0.2, False: 0.02}[letter in REVIEWS])
-    return Size(Detail(16, tokens=30, vocabulary=2000), 150, 75, 3, fast, 2, 4, 3)
+    return Size(Detail(16, tokens=30, vocabulary=2000), 150, 75, 3, fast, 8, 8, 24)
 
 
 def attacked(
@@ -182,8 +181,7 @@ class Cell:
             processes=0,
         )
         known = Known.of(self.split(chosen).auxiliary(federation))
-        ways: tuple[Features, ...] = (magnitudes, directions, *((Contrast(),) if self.plan.contrast else ()))
-        watch = PropertyWatch(attack, known, self.rng.child("attack"), ways)
+        watch = PropertyWatch(attack, known, self.rng.child("attack"), tuple(READERS.values()))
         return Watched(ring, tape, watch, Steadiness(self.size.warmup, self.plan.pictured), witness, kept_in)
 
     def split(self, chosen: Task) -> PropertySplit:
@@ -224,27 +222,26 @@ class Cell:
         guard = self.plan.defence.client
         model = chosen.model.with_dropout(guard.dropout) if guard.dropout else chosen.model
         settings: dict[str, Any] = {
-            "imitation": Imitation(model, self.size.local, imitated(guard)),
+            "imitation": Imitation(model, self.local, imitated(guard)),
             "threat": property_threat(PropertySplit.attacker),
             "warmup": self.size.warmup,
-            "imagine_every": self.size.imagine_every,
             "others": max(self.size.others, self.plan.clients - 2),
             "each": self.size.each,
+            "pairs": self.size.pairs,
+            "most_grown": GROWN,
             "rules": Rules.of(self.plan.clients, self.protocol.slots),
             "keep_own": self.plan.keep_own,
             "skew": None if self.plan.as_published else PassiveProperty.skew,
         }
-        settings |= RICHLY | {"others": max(RICHLY["others"], self.plan.clients - 2)} if self.plan.contrast else {}
         if self.plan.gamma is None:
             return PassiveProperty(**settings)
         return ActiveProperty(**settings, data=auxiliary, gamma=self.plan.gamma)
 
     def judged(self, guesses: Sequence[Suspicions], truth: YesNo) -> Result:
         """AUC over all observations, as published, and within clusters, by each way of looking."""
-        ways = ("auc", "signed_auc", "contrast_auc")[: len(guesses)]
         pooled = replace(truth, strata=None)
         result: Result = {}
-        for name, guess in zip(ways, guesses, strict=True):
+        for name, guess in zip(READERS, guesses, strict=True):
             finding = judge(guess, pooled)
             result[name] = finding.score
             result[f"{name}_within"] = judge(guess, truth).score
@@ -267,11 +264,10 @@ def sizes_read(notes: PropertyNotes, witness: Witness) -> float | None:
 
 
 def observations(guesses: Sequence[Suspicions], witness: Witness, federation: Federation) -> list[list[float]]:
-    """(round, cluster, clients in it, property used, score, signed score) of everything that was scored."""
+    """(round, cluster, clients in it, property used, a score by each reader) of everything that was scored."""
     answers, sizes = witness.property_truth(federation).answers, witness.sizes()
-    published, signed, *_ = guesses
     return [
-        [*key, sizes[key], int(answers[key]), round(score, 4), round(signed.scores[key], 4)]  # type: ignore[misc,index]
-        for key, score in published.scores.items()
+        [*key, sizes[key], int(answers[key]), *(round(guess.scores[key], 4) for guess in guesses)]  # type: ignore[misc,index]
+        for key in guesses[0].scores
         if key in answers
     ]

@@ -42,7 +42,7 @@ METHODS = ("FL", "CFL")
 FACES, REVIEWS, ALL = "ABC", "DE", "ABCDE"
 PUBLISHED_CLIENTS = (5, 10, 15, 20)
 QUICK_CLIENTS = (3, 5, 10, 20)
-CONTROLLED = 3  # clients up to which a quick table has controls
+CONTROLLED = 5  # clients up to which a quick table has controls
 OUT, LEFT_IN = "taken out", "left in"
 
 
@@ -87,7 +87,7 @@ def passive(
 def active(scale: Scale) -> list[Entry]:
     """The passive attack stands beside the active ones, to be compared with them. A gamma of 0 is the passive one."""
     quick, entries = scale is Scale.QUICK, []
-    for clients in many(scale, (CONTROLLED, 5, 10), PUBLISHED_CLIENTS):
+    for clients in many(scale, (3, 5, 10), PUBLISHED_CLIENTS):
         for task in "C" if quick else FACES:
             printed = published.ACTIVE[beside(clients)][3 * FACES.index(task) :]
             for number, method in enumerate(METHODS):
@@ -112,16 +112,6 @@ def compared(scale: Scale) -> list[Entry]:
         for method, attack, gamma in (("FL", "passive", None), ("CFL", "passive", None), ("CFL", "scaled", 5.0))
         for own in (OUT, LEFT_IN)
         for plan in (Plan("C", method, clients, gamma=gamma, keep_own=own == LEFT_IN),)
-    ]
-
-
-def contrasted(scale: Scale) -> list[Entry]:
-    """The passive attack and the scaled-up one with six times as much imagined, read by forests and by contrasts."""
-    return [
-        Entry(key_of("C", method, clients, attack=attack, gamma=gamma or 0.0), None, plan, controls=attack == "scaled")
-        for clients in many(scale, (3, 5, 10), (5, 10, 20))
-        for method, attack, gamma in (("FL", "passive", None), ("CFL", "passive", None), ("CFL", "scaled", 5.0))
-        for plan in (Plan("C", method, clients, gamma=gamma, contrast=True),)
     ]
 
 
@@ -304,14 +294,14 @@ def beyond_rows(settings: Settings, results: Mapping[str, Result]) -> list[Row]:
     for entry in chosen(beyond, settings):
         runs = runs_of(settings, results, entry.plan)
         if runs:
-            table.append(Row(entry.key, entry.label, None, share(runs, named("signed_auc"))))
+            table.append(Row(entry.key, entry.label, None, share(runs, named("contrast_auc"))))
             table += by_part(entry.key, runs)
     return table
 
 
 def by_part(key: Key, runs: Mapping[int, Result]) -> list[Row]:
-    """The signed attack's AUC by the cluster's size and over time, within clusters."""
-    # (observations, round cluster size has score signed)
+    """The AUC by the cluster's size and over time, within clusters."""
+    # (observations, round cluster size has, a score by each reader): the first is the contrast
     seen = {seed: np.array(run["observations"], float) for seed, run in runs.items()}
     sizes = sorted({int(size) for one in seen.values() for size in one[:, 2]})
     parts = {key.but(size=size): {seed: one[one[:, 2] == size] for seed, one in seen.items()} for size in sizes}
@@ -328,7 +318,7 @@ def _quarter(seen: NDArray[np.float64], number: int) -> NDArray[np.float64]:
 
 
 def _auc(seen: NDArray[np.float64]) -> float:
-    return stratified_auc(seen[:, 5], seen[:, 3].astype(bool), seen[:, 1].tolist())[0] if len(seen) else float("nan")
+    return stratified_auc(seen[:, 4], seen[:, 3].astype(bool), seen[:, 1].tolist())[0] if len(seen) else float("nan")
 
 
 # -- appendix A -------------------------------------------------------------------------------------------------------
