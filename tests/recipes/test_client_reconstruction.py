@@ -99,6 +99,8 @@ def test_the_defences_and_their_radar() -> None:
     shown = chosen.shown(ONE_SEED, results(chosen, ONE_SEED))
     guaranteed = next(row for row in shown.rows if row.key["defence"] == "clipped")
     assert "-DP at client level" in guaranteed.note
+    for row in shown.rows:
+        assert (row.note == "no formal guarantee") == (row.key["defence"] in ("plain", "adaptive"))
     radar = shown.charts[0]
     assert isinstance(radar, Chart)
     assert (radar.kind, len(radar.spokes)) == ("radar", 4)
@@ -108,7 +110,9 @@ def test_the_defences_and_their_radar() -> None:
 
 def test_figure_ten_shows_how_the_pictures_came_about() -> None:
     chosen = recipe("Fig 10")
-    galleries = chosen.shown(ONE_SEED, results(chosen, ONE_SEED)).charts
+    shown = chosen.shown(ONE_SEED, results(chosen, ONE_SEED))
+    assert all(0 <= row.values["degrees off"].value <= 180 for row in shown.rows)
+    galleries = shown.charts
     assert [gallery.title for gallery in galleries] == ["Client by client", "Round by round"]
     headings = [heading for heading, _ in galleries[1].rows] if isinstance(galleries[1], Gallery) else []
     assert headings == ["after 1 rounds", "at the end", "true"]
@@ -130,6 +134,11 @@ def test_inversion_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = chosen.shown(ONE_SEED, done)
     assert -1 <= shown.rows.rows[0].ours.value <= 1
     assert [type(figure) for figure in shown.charts] == [Gallery]
+
+
+def test_degrees_off_go_the_shorter_way_round() -> None:
+    of_three = tables.figure_ten(ONE_SEED)[1]  # client 3, turned by 270
+    assert [tables.degrees_off(of_three, found) for found in (270, 0, 15, 90)] == [0, 90, 105, 180]
 
 
 def test_cells_have_names_of_their_own() -> None:

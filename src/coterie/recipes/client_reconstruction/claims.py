@@ -38,7 +38,7 @@ def _real(rows: Rows, data: str, method: str, share: float) -> Row | None:
     return min(found, key=lambda row: float(row.key["clients"]), default=None)
 
 
-LOWERED = ("similarity", "identified", "beyond others", "recognised")
+LOWERED = ("similarity", "identified", "beyond others", "beyond strangers", "recognised")
 
 
 def defence_claims(rows: Rows) -> Sequence[Claim]:

@@ -13,6 +13,7 @@ from coterie.measure.findings import Chart, Gallery, Series
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.client_reconstruction import published, runs
+from coterie.recipes.client_reconstruction.setups import ANGLES, ATTACKER, VICTIM
 from coterie.recipes.settings import Scale, Settings
 from coterie.run.jobs import Job, Result
 from coterie.wire.view import Entries
@@ -165,13 +166,26 @@ def rows(cells: Sequence[Cell], settings: Settings, results: Mapping[str, Result
         done = found(one, settings, results)
         if done:
             beside = {name: over(done, name) for name in BESIDE} | {"accuracy": over(done, "accuracy", 0.0)}
+            if all(result["angle"] is not None for result in done.values()):
+                off = {seed: degrees_off(one, result["angle"]) for seed, result in done.items()}
+                beside["degrees off"] = Estimate.over(off, 0.0, 180.0)
             apart = sum(not result["cluster"] for result in done.values())
             note = f"attacker and victim were not in one cluster in {apart} of {len(done)} runs" if apart else ""
             epsilons = [result["epsilon"] for result in done.values() if result["epsilon"] is not None]
             if epsilons:
                 note = f"({epsilons[0]:.3g}, 1e-05)-DP at client level, local noise, one client's data replaced" + note
+            elif one.key.get("defence", "none") != "none":
+                note = "no formal guarantee" + note
             made.append(Row(one.key, one.key.words(FORMS), one.published, over(done, "similarity"), beside, note))
     return made
+
+
+def degrees_off(one: Cell, found: float) -> float:
+    """How far the angle that the attacker found is from the victim's against its own."""
+    turned = ANGLES[str(one.key["data"]), int(one.key["clients"])]
+    victim = one.arguments.get("victim", VICTIM)
+    assert isinstance(victim, int)
+    return abs((found - turned[victim] + turned[ATTACKER] + 180) % 360 - 180)
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
