@@ -160,3 +160,40 @@ def test_masks_claim_nothing_for_the_numbers_of_single_records(defence: Defence)
     assert not claimed.proven
     assert "reads every party's columns" in claimed.why_not
     assert "no answer is read" not in claimed.why_not
+
+
+@pytest.mark.parametrize("left_out", [OF, AMONG])
+def test_places_without_their_origin_are_refused(left_out: str) -> None:
+    parties = Parties(Stack(Blinding(), SecureSums()))
+    parties.summed(starts(1, 2, 3), 0)
+    told = {LABELS: torch.zeros(40, dtype=torch.uint8), OF: torch.tensor(0), AMONG: torch.tensor(3)}
+    del told[left_out]
+    with pytest.raises(NotPermitted, match=rf"places=\['{left_out}'\] must come with one number each"):
+        parties.summed(told, 1)
+
+
+@pytest.mark.parametrize("permute", [True, False])
+def test_without_an_order_the_server_chooses_centres_and_reads_every_column(permute: bool) -> None:
+    """Three known records alone in their clusters: a ratio of differences is one equation about every record."""
+    parties = Parties(Blinding(permute=permute))
+    parties.side = ClientSide(VerticalKMeans(4, start_on=Start.RECORDS), Blinding(permute=permute).client)
+    truth = torch.cat(parties.columns, 1).double()
+    parties.summed(starts(0, 1, 2, 3), 0)
+    draws, left, right = torch.Generator().manual_seed(0), [], []
+    for round in range(1, 25):
+        alone = torch.randperm(12, generator=draws)[:3]  # of twelve records that it knows
+        labels = torch.full((40,), 3, dtype=torch.uint8)
+        labels[alone] = torch.arange(3, dtype=torch.uint8)
+        told = {LABELS: labels, OF: torch.tensor(round - 1), AMONG: torch.tensor(4)}
+        totals = parties.summed(told, round).values["distances"][0].double()
+        centres = truth[alone]
+        steps = 2 * (centres[0] - centres[1:])  # |x - c0|^2 - |x - cj|^2 = bj - x (2 (c0 - cj))
+        gaps = centres[0].square().sum() - centres[1:].square().sum(1)
+        far = totals[:, :1] - totals[:, 1:3]  # the same, by each record's own scale
+        left.append(far[:, 1:] * steps[0] - far[:, :1] * steps[1])
+        right.append(far[:, 1] * gaps[0] - far[:, 0] * gaps[1])
+    rows, sides = torch.stack(left, 1), torch.stack(right, 1)  # (records, rounds, columns), (records, rounds)
+    read = torch.linalg.lstsq(rows[12:], sides[12:].unsqueeze(2)).solution[:, :, 0]
+    wrong = (read - truth[12:]).abs().median()
+    assert (wrong < 1e-3) != permute
+    assert (wrong > 0.1) == permute

@@ -27,6 +27,7 @@ from coterie.flow.cohort import Cohort, Memory
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
+from coterie.learn.params import Params
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
 from coterie.rng import Secrets
 from coterie.wire.messages import Contributions, Published
@@ -42,7 +43,8 @@ READS = "the server draws records by their distances, which it cannot do blindly
 class Blinding(Defence):
     """``spread``: scales lie between 2^-spread and 2^spread, and offsets between 0 and 2^spread; 0: neither.
 
-    ``permute``: also the order. The server then cannot see that nothing moves any more, so all steps are run.
+    ``permute``: also the order. The server then cannot see that nothing moves any more, so all steps are run. Without
+    it the server tells the parties clusters of its own choice, and reads every column off centres that it knows.
     """
 
     spread: float = 4.0
@@ -61,7 +63,10 @@ class Blinding(Defence):
         return READS if getattr(protocol, "seedings", 0) else ""
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        why = "records are hidden by what the parties share, not by noise, so there is no epsilon"
+        why = (
+            "records are hidden by what the parties share, not by noise, so there is no epsilon; in a run from a seed, "
+            "what they share follows from the seed"
+        )
         return Guarantee.none(why, Level.RECORD, Trust.NO_COLLUSION)
 
 
@@ -88,7 +93,7 @@ class BlindingClient(ClientGuard):
                 f"records={chosen.tolist()} of round {round} must be different ones, in the first round alone: the "
                 "server would know which of the blinded numbers is whose"
             )
-        if chosen is None and (int(given[OF][0]), int(given[AMONG][0])) != (round - 1, numbers):
+        if chosen is None and _origin(given) != (round - 1, numbers):
             raise NotPermitted(f"places in round {round} must be those of the round before, among {numbers}")
         memory[LAST] = round
 
@@ -109,10 +114,20 @@ class BlindingClient(ClientGuard):
         if LABELS not in published.values or not self.permute:
             return published
         places = published.values[LABELS][0].long()
-        shared = _shared(turn, int(published.values[OF][0]))
-        order = _orders(shared, len(places), int(published.values[AMONG][0]))
+        of, among = _origin(published.values)
+        if len(places) and not 0 <= int(places.min()) <= int(places.max()) < among:
+            raise NotPermitted(f"places up to {int(places.max())} among {among} must be those of least totals")
+        order = _orders(_shared(turn, of), len(places), among)
         labels = order.gather(1, places.unsqueeze(1))[:, 0].to(published.values[LABELS].dtype)
         return replace(published, values={**published.values, LABELS: labels.unsqueeze(0)})
+
+
+def _origin(told: Params) -> tuple[int, int]:
+    """Of which round's totals the places are, and among how many."""
+    missing = [name for name in (OF, AMONG) if name not in told or told[name].numel() != 1]
+    if missing:
+        raise NotPermitted(f"places={missing} must come with one number each: of which round, and among how many")
+    return int(told[OF]), int(told[AMONG])
 
 
 def _shared(turn: Turn, round: int) -> Secrets:

@@ -26,7 +26,7 @@ from coterie.defences.secure_sums import ClientsDropped, listed
 from coterie.defences.secure_sums.settings import warn
 from coterie.errors import CoterieError, InvalidInput, NotPermitted, require
 from coterie.flow.admission import Expected
-from coterie.flow.ask import Ask, State, Sums
+from coterie.flow.ask import Ask, State, Sums, finite
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
 from coterie.flow.protocol import AnyProtocol
@@ -34,7 +34,7 @@ from coterie.flow.turn import Turn
 from coterie.learn.clusters.columns import least_of_each
 from coterie.learn.params import flatten
 from coterie.privacy.guarantee import Guarantee, Level, RunFacts, Trust
-from coterie.seal.cipher import add_intact
+from coterie.seal.cipher import ByForm, add_intact
 from coterie.seal.ckks import Ckks, CkksBatch, CkksContext, CkksKey, CkksSum
 from coterie.wire.codec import decode, encode
 from coterie.wire.messages import Contributions, Down, Published
@@ -112,6 +112,8 @@ class SealingClient(ClientGuard):
         if not sent.values:  # an answer that says nothing has nothing to hide
             return sent
         ((name, leaf),) = sent.values.items()
+        bad = sent.ids[~finite(sent)].tolist()
+        require(not bad, f"{name} of {bad}", "NaN or infinite", "cannot be sealed; look at what that party holds")
         batch = self.cipher.seal(flatten(sent.values).double(), self.key, sent.ids.tolist())
         for memory in cohort.memory:
             memory[LENGTH] = leaf[0].numel()
@@ -131,6 +133,7 @@ class SealingClient(ClientGuard):
             raise NotPermitted(f"request {str(asked.kind)!r} of round {asked.round} was answered; once is all it takes")
         total = asked.published.sealed.get(SEALED)
         fits = isinstance(total, CkksSum) and total.slots == 1 and total.length == memory.get(LENGTH)
+        fits = fits and memory[LENGTH] % len(own) == 0
         require(fits, "sum to be opened", type(total).__name__, "must be of as many numbers as its own, under CKKS")
         assert total is not None
         memory[OPENED] = asked.round
@@ -169,24 +172,27 @@ class AddingServer(ServerGuard):
         self, replies: Iterable[Contributions], dropped: dict[int, str]
     ) -> tuple[CkksSum | None, dict[int, Form]]:
         """The sum over all whose answers can be used, and whose they are."""
-        total: CkksSum | None = None
-        forms: dict[int, Form] = {}
+        sums, forms = ByForm(), dict[int, Form]()
         for part in replies:
             batch, ids = part.sealed.get(SEALED), part.ids.tolist()
             try:
                 said = {client: _form(note) for client, note in zip(ids, part.notes, strict=True)}
                 own = isinstance(batch, CkksBatch) and batch.context == self.context and list(batch.ids) == ids
-                alike = len({*said.values(), *forms.values()}) == 1
+                alike = len(set(said.values())) == 1
                 require(own and alike, "answer", type(batch).__name__, "must be its own, under the parties' key, alike")
                 assert batch is not None
                 found, why = add_intact(batch, torch.ones(len(ids), 1))
                 assert isinstance(found, CkksSum)
-                total = found if total is None else total + found
+                intact = {client: form for client, form in said.items() if client not in why}
+                name, shape = next(iter(said.values()))
+                sums.add(f"{name} {shape} in {found.length} numbers", found, intact)
                 dropped |= why
-                forms |= {client: form for client, form in said.items() if client not in why}
+                forms |= intact
             except (CoterieError, ValueError) as problem:
                 dropped |= dict.fromkeys(ids, str(problem))
-        return total, forms
+        total, most = sums.most(dropped)
+        assert total is None or isinstance(total, CkksSum)
+        return total, {client: forms[client] for client in most}
 
 
 def _form(note: bytes) -> Form:

@@ -100,6 +100,13 @@ class Sums:
             values if values.large else dict(values), shares.sum(0, dtype=torch.float64), membership.sum(0), sealed
         )
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of all leaves, also of tables that are not added up yet."""
+        if isinstance(self.values, Tables):
+            return self.values.shapes
+        return {name: tuple(leaf.shape) for name, leaf in self.values.items()}
+
     def rows(self, name: str, span: slice) -> Tensor:
         """(rows, ...): some of a leaf with one slot. Of tables that are not added up yet, these alone are now."""
         return self.values.rows(name, span) if isinstance(self.values, Tables) else self.values[name][0, span]
@@ -156,6 +163,10 @@ class Tables(Mapping[str, Tensor]):
     @property
     def large(self) -> bool:
         return large_tables(self._part)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: (self._shares.shape[1], *leaf.shape[2:]) for name, leaf in self._leaves.items()}
 
     def rows(self, name: str, span: slice) -> Tensor:
         """(rows, numbers): in the precision of the leaf, as a whole sum of one group would have them."""

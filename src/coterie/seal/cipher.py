@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,3 +149,24 @@ def add_intact(batch: SealedBatch, membership: Tensor) -> tuple[SealedSum, dict[
         require(len(intact) > 0, "intact ciphertexts", 0, f"are left to add: {damage}")
         total, more = add_intact(batch.pick(intact), membership[intact])
         return total, {**damage.reasons, **more}
+
+
+class ByForm:
+    """Sums of what is alike: whoever sends something of another form than most is left out, whenever it comes."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[SealedSum, list[int]]] = {}
+
+    def add(self, form: str, total: SealedSum, ids: Iterable[int]) -> None:
+        before, whose = self._sums.get(form, (None, []))
+        self._sums[form] = total if before is None else before + total, [*whose, *ids]
+
+    def most(self, dropped: dict[int, str]) -> tuple[SealedSum | None, list[int]]:
+        """The sum over those who are most, and who they are; why the others are left out is written down."""
+        if not self._sums:
+            return None, []
+        usual = max(self._sums, key=lambda form: len(self._sums[form][1]))
+        for form, (_, whose) in self._sums.items():
+            if form != usual:
+                dropped |= dict.fromkeys(whose, f"it sent {form}, unlike most, who sent {usual}")
+        return self._sums[usual]

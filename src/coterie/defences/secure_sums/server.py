@@ -30,7 +30,7 @@ from coterie.flow.ask import Ask, Replies, State
 from coterie.flow.turn import Turn
 from coterie.learn.params import Layout
 from coterie.seal import shamir
-from coterie.seal.cipher import add_intact, binary
+from coterie.seal.cipher import ByForm, add_intact, binary
 from coterie.seal.masked import MaskedBatch, MaskedSum, Opening
 from coterie.seal.pairwise import Advert, context_of, salt_of
 from coterie.seal.roster import LEAST, Roster, two_thirds
@@ -272,7 +272,7 @@ def _notes(
 
 
 def _added(replies: Iterable[Contributions], roster: Roster, dropped: dict[int, str]) -> MaskedSum | None:
-    total: MaskedSum | None = None
+    sums = ByForm()
     for part in replies:
         batch = part.sealed.get(SEALED)
         own = isinstance(batch, MaskedBatch) and list(batch.ids) == part.ids.tolist()
@@ -283,8 +283,11 @@ def _added(replies: Iterable[Contributions], roster: Roster, dropped: dict[int, 
         try:
             found, why = add_intact(batch, expected)
             assert isinstance(found, MaskedSum)
-            total = found if total is None else total + found
+            form = f"{dict(sorted(found.shapes.items()))} in words of {found.width} bytes"
+            sums.add(form, found, sorted(found.ids))
             dropped |= why
         except (InvalidInput, AttributeError, TypeError) as problem:  # words that are none
             dropped |= dict.fromkeys(batch.ids, str(problem))
+    total = sums.most(dropped)[0]
+    assert total is None or isinstance(total, MaskedSum)
     return total

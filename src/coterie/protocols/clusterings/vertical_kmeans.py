@@ -144,14 +144,19 @@ class VerticalKMeans(Protocol[Assignments]):
         """(1, records, centres): the distances summed over all parties, or to be summed."""
         parties = server.clients.present(0)
         published = Published({name: leaf.unsqueeze(0) for name, leaf in told.items()})
-        sums = yield from server.collect(Ask(kind, state.round, parties, published, state, whole=True))
+        ask = Ask(kind, state.round, parties, published, state, whole=True)
+        sums = yield from server.collect(ask)
         answered = 0 if sums.empty else int(sums.counts[0])
         require(
             answered == len(parties),
             f"answers to {str(kind)!r} in round {state.round}",
             answered,
             f"leave nothing to add up: all {len(parties)} parties must answer, for distances without a party's columns "
-            "are another clustering; go on from the saved state when it is back",
+            "are another clustering; resume the run once all do, or start it again",
+        )
+        due = self.expects(ask, server).leaves
+        require(
+            sums.shapes == due, f"sums of {str(kind)!r}", sums.shapes, f"must be {due}: all parties sent other tables"
         )
         return sums
 
