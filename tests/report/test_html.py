@@ -269,7 +269,7 @@ def test_a_stated_epsilon_without_a_proof_is_no_guarantee() -> None:
     stated = Guarantee.none("the choice leaks", Level.RECORD, Trust.LOCAL_NOISE, stated=12.1)
     promise = Promise(stated, None, Outcome.NOT_REFUTED, ["x"])
     text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], promise=promise)]))).text
-    assert "None the choice leaks (stated: ε = 12.1)" in text
+    assert "No formal guarantee the choice leaks (stated: ε = 12.1)" in text
 
 
 def test_what_the_attacks_on_a_recording_suspect_is_shown() -> None:

@@ -134,7 +134,7 @@ def _statement(promise: Promise) -> Html:
 
 
 def _none(why: str) -> Html:
-    return join([element("strong", "None"), element("span", why, class_="by")])
+    return join([element("strong", "No formal guarantee"), element("span", why, class_="by")])
 
 
 def _gauge(promise: Promise) -> Html | None:
