@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from coterie.bench.registry import Options
-from coterie.bench.shadows import example, run_shadows, shadows
+from coterie.bench.shadows import example, shadows, train_shadows
 
 
 def test_rows_and_bounds() -> None:
@@ -19,4 +19,4 @@ def test_rows_and_bounds() -> None:
     assert apart.baseline is not None
     assert apart.limit is not None
     assert f"{len(os.sched_getaffinity(0))} processes" in apart.name
-    assert len(run_shadows(small.model_dump(mode="json"), [0, 1])["parameters"]) == 2
+    assert len(train_shadows(small.model_dump(mode="json"), [0, 1])["parameters"]) == 2

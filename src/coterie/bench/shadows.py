@@ -42,14 +42,14 @@ def example() -> Subject:
 
 
 def shadows(options: Options, count: int = SHADOWS, subject: Subject | None = None) -> Iterator[Ratio]:
-    """Of the default federation, as an audit has them: in as many processes as there are cores, each on one thread.
+    """Of the default federation, as an audit has them: together, in as many processes as there are cores.
 
-    It is bound by its matrix products, so that nothing is left to gain by computing several in one (the row's limit).
+    The row's limit is what the products that are left would allow, if nothing else cost anything.
     """
     asked, seeds = subject or example(), list(range(options.seed, options.seed + count))
     cores = len(os.sched_getaffinity(0))
     jobs = [
-        Job(f"shadows-{core}", run_shadows, {"subject": asked.model_dump(mode="json"), "seeds": seeds[core::cores]})
+        Job(f"shadows-{core}", train_shadows, {"subject": asked.model_dump(mode="json"), "seeds": seeds[core::cores]})
         for core in range(min(cores, count))
     ]
 
@@ -58,7 +58,8 @@ def shadows(options: Options, count: int = SHADOWS, subject: Subject | None = No
             run_jobs(jobs, Path(folder))
 
     def apart() -> None:
-        run_shadows(asked.model_dump(mode="json"), seeds)
+        for ring in _rings(asked, seeds):
+            ring.run()
 
     many, one = _seconds(spread, apart, options)
     bare = count * _products(*_federation(asked, asked.examples(asked.seed), options.seed)) / cores
@@ -67,15 +68,16 @@ def shadows(options: Options, count: int = SHADOWS, subject: Subject | None = No
     yield Ratio(f"{name}: in all", many, "s", None, MOST_SECONDS, bound_on_ratio=False)
 
 
-def run_shadows(subject: Words, seeds: list[int]) -> Result:
-    """One after the other; what is kept of each is how many parameters it ended with."""
-    asked = Subject.model_validate(subject)
+def train_shadows(subject: Words, seeds: list[int]) -> Result:
+    """Together; what is kept of each is how many parameters it ended with."""
+    rings = _rings(Subject.model_validate(subject), seeds)
+    ends = zip(rings, run_together(rings), strict=True)
+    return {"parameters": [sum(leaf.numel() for leaf in ring.models(state).values()) for ring, state in ends]}
+
+
+def _rings(asked: Subject, seeds: list[int]) -> list[AnyRing]:
     examples = asked.examples(asked.seed)
-    ends = []
-    for seed in seeds:
-        ring = _ring(*_federation(asked, examples, seed), seed)
-        ends.append(sum(leaf.numel() for leaf in ring.models(ring.run()).values()))
-    return {"parameters": ends}
+    return [_ring(*_federation(asked, examples, seed), seed) for seed in seeds]
 
 
 def small_shadows(options: Options, count: int = SHADOWS) -> Iterator[Ratio]:
@@ -126,22 +128,17 @@ def _dealt(examples: Examples, clients: int, seed: int) -> Federation:
 
 
 def _products(protocol: AnyTrainer, federation: Federation, model: Model) -> float:
-    """Seconds of one federation's matrix products alone, on one thread: those of the first layer, nearly all."""
+    """Seconds of one federation's first-layer products on one thread: those of the choice, and of the update."""
     first = next(iter(model.init(0).values()))  # (hidden, features)
-    rows, clients = len(federation.train.rows), federation.clients
-    slots = max(1, protocol.choices)
-    x, many = torch.randn(rows, first.shape[1]), torch.randn(slots * first.shape[0], first.shape[1])
-    batch = torch.randn(clients, protocol.local.batch_size, first.shape[1])
-    weights = torch.randn(clients, *first.shape)
+    rows, slots = len(federation.train.rows), max(1, protocol.choices)
+    x, moved = torch.randn(rows, first.shape[1]), torch.randn(rows, first.shape[0])
+    weights = torch.randn(slots, first.shape[1], first.shape[0])
     best, usual = float("inf"), torch.get_num_threads()
     torch.set_num_threads(1)
     for _ in range(5):
         started = time.perf_counter()
-        if protocol.choices:
-            x @ many.T
-        for _ in range(protocol.local.steps):
-            delta = torch.bmm(batch, weights.transpose(1, 2))
-            torch.bmm(delta.transpose(1, 2), batch)
+        torch.matmul(x, weights)
+        torch.mm(moved.T, x)
         best = min(best, time.perf_counter() - started)
     torch.set_num_threads(usual)
     return protocol.rounds * best

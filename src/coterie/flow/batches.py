@@ -29,7 +29,7 @@ def plan_batches(size: int, local: Local, draws: np.random.Generator) -> Plan:
         return [order[at : at + width] for order in orders for at in range(0, size, width)], 0
     passes = -(-local.steps * width // size)
     order = np.concatenate([draws.permutation(size) for _ in range(passes)])
-    return [order[step * width : (step + 1) * width] for step in range(local.steps)], 0
+    return list(order[: local.steps * width].reshape(local.steps, width)), 0
 
 
 def public_width(batch_size: int) -> int:
@@ -56,20 +56,21 @@ def padded(plan: list[Plan], offsets: np.ndarray, step: int, width: int) -> tupl
 
     Client i's rows begin at ``offsets[i]``.
     """
-    index = np.zeros((len(plan), width), dtype=np.int64)
-    weights = np.zeros((len(plan), width), dtype=np.float32)
-    divisors = np.ones(len(plan), dtype=np.float32)
-    active = np.zeros(len(plan), dtype=bool)
-    for position, (batches, divisor) in enumerate(plan):
-        if step < len(batches):
-            batch = batches[step]
-            index[position, : len(batch)] = offsets[position] + batch
-            divisors[position] = divisor or len(batch)
-            weights[position, : len(batch)] = 1 / divisors[position]
-            active[position] = True
+    batches = [batches[step] if step < len(batches) else _NOTHING for batches, _ in plan]
+    active = np.array([step < len(batches) for batches, _ in plan])
+    lengths = np.array([len(batch) for batch in batches])
+    given = np.array([divisor for _, divisor in plan])
+    divisors = np.where(active, np.where(given > 0, given, lengths), 1).astype(np.float32)
+    inside = np.arange(width) < lengths[:, None]
+    index = np.zeros(inside.shape, dtype=np.int64)
+    index[inside] = np.concatenate(batches) + np.repeat(offsets[: len(plan)], lengths)
+    weights = np.where(inside, 1 / divisors[:, None], np.float32(0))
     return (
         torch.from_numpy(index),
         torch.from_numpy(weights),
         torch.from_numpy(divisors),
         torch.from_numpy(active),
     )
+
+
+_NOTHING = np.empty(0, dtype=np.int64)

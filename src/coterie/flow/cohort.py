@@ -322,23 +322,27 @@ class Cohort:
     ) -> Iterator[Batch]:
         """Local batches, padded to one shape; ``plan_batches`` and ``poisson_batches`` say how they are drawn."""
         shards = self.round_shards
-        plan = [
-            poisson_batches(size, local, self.turn.secrets(client, label))
-            if local.poisson
-            else plan_batches(size, local, self.rng(client, label).numpy())
-            for client, size in zip(self.ids.tolist(), shards.sizes.tolist(), strict=True)
-        ]
-        steps = max(len(indices) for indices, _ in plan)
-        width = max((row.shape[0] for indices, _ in plan for row in indices), default=0)
-        if local.poisson:  # whole blocks of a width that says nothing about who was drawn
-            block = public_width(local.batch_size)
-            width = block * max(1, -(-width // block))
-        for step in range(steps):
-            index, weights, divisors, active = padded(plan, shards.offsets.numpy(), step, max(width, 1))
+        for step, (index, weights, divisors, active) in enumerate(self.drawn(local, label, shards.offsets.numpy())):
             if example_weights is not None:
                 weights = weights * example_weights[index]
             rows = shards.rows[index]
             yield Batch(*self._examples(rows), weights, divisors, active, self._dropout(label, step) if random else ())
+
+    def drawn(self, local: Local, label: str, offsets: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """``padded`` for one step after the other, where the clients' rows begin at these offsets."""
+        plan = [
+            poisson_batches(size, local, self.turn.secrets(client, label))
+            if local.poisson
+            else plan_batches(size, local, self.rng(client, label).numpy())
+            for client, size in zip(self.ids.tolist(), self.round_shards.sizes.tolist(), strict=True)
+        ]
+        steps = max(len(indices) for indices, _ in plan)
+        width = max((max(map(len, indices)) for indices, _ in plan if indices), default=0)
+        if local.poisson:  # whole blocks of a width that says nothing about who was drawn
+            block = public_width(local.batch_size)
+            width = block * max(1, -(-width // block))
+        for step in range(steps):
+            yield padded(plan, offsets, step, max(width, 1))
 
     def _dropout(self, label: str, step: int) -> tuple[int, ...]:
         """Each client's seed of its masks. Secret, and of 256 bits: then every example's mask is as good as independent

@@ -118,10 +118,11 @@ class Ring(Generic[State]):
         transport: Transport,
         state: State | None = None,
         before_ask: Callable[[Ask[State]], None] | None = None,
+        counted: bool = True,
     ) -> Course[State]:
-        """A run over this transport, message by message."""
-        start = self.protocol.start(self.server) if state is None else state
-        return Course(self.protocol, start, self.server, transport, self.tape, self.traffic, self._seats, before_ask)
+        """A run over this transport, message by message; what travels is counted, or not."""
+        start, traffic = self.protocol.start(self.server) if state is None else state, self.traffic if counted else None
+        return Course(self.protocol, start, self.server, transport, self.tape, traffic, self._seats, before_ask)
 
     def hand_out(self, state: State) -> None:
         """Put what a trainer ends with on the tape, as every client is given it; a clustering sends it itself."""

@@ -2,33 +2,34 @@
 
 Shadow federations, repetitions and sweeps are many small runs. A small federation spends its time on calls that hardly
 compute anything, so the clients of many are trained in one computation: each from its own federation's models, with its
-own federation's streams. One that spends it on matrix products gains nothing, and is run by itself. Server, guards,
-tape, traffic, ledger and witness stay those of each ring; what comes out is what the rings would have given one by one,
-to rounding (``tests/flow/test_together.py``, for every trainer).
+own federation's streams. One that spends it on matrix products gains nothing, and is run by itself, unless there is a
+way with fewer of them (``coterie.flow.retraced``). Server, guards, tape, ledger and witness stay those of each ring;
+what comes out is what the rings would have given one by one, to rounding (``tests/flow/test_together.py``, for every
+trainer). What would have travelled is not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from coterie.data.federation import Federation, Shards
+from coterie.data.federation import Federation
 from coterie.errors import require
 from coterie.flow.ask import State
 from coterie.flow.client import Answer, ClientSide
-from coterie.flow.cohort import Cohort
+from coterie.flow.joint import JointCohort
+from coterie.flow.retraced import Kept, RetracedCohort, retraces
 from coterie.flow.ring import AnyRing, Ring
-from coterie.flow.turn import Roots, Turn
-from coterie.learn.params import Copies, Layout, Params, map_leaves
-from coterie.privacy.ledger import EVERYBODY
-from coterie.rng import Rng, Secrets
+from coterie.learn.params import Layout, map_leaves
 from coterie.wire.messages import TRAIN, Down, Up
 
 TOGETHER_BYTES = 1 << 21
 """Parameters that are trained at the same time: more do not stay in a core's cache, and calls cost little then."""
+
+RETRACED_TOGETHER = 8
+"""Federations at a time, at least, whose steps do not touch most of the parameters."""
 
 
 def run_together(rings: Sequence[Ring[State]], together_bytes: int = TOGETHER_BYTES) -> list[State]:
@@ -42,8 +43,11 @@ def run_together(rings: Sequence[Ring[State]], together_bytes: int = TOGETHER_BY
     if first.model is None or not first.model.vectorised:
         return [ring.run() for ring in rings]
     size = together_bytes // (4 * first.federation.clients * Layout.of(first.model.init(0)).length)
+    shorter = retraces(first)
+    size = max(size, RETRACED_TOGETHER) if shorter else size
     if size < 2:
         return [ring.run() for ring in rings]
+    kept: dict[int, Kept] = {}
     desks = [_Desk(ring) for ring in rings]
     waiting = [desk for desk in desks if desk.step()]
     while waiting:
@@ -52,7 +56,7 @@ def run_together(rings: Sequence[Ring[State]], together_bytes: int = TOGETHER_BY
         for count in slots:
             alike = [desk for desk in joint if desk.down.published.slots == count]
             for start in range(0, len(alike), size):
-                _answer(alike[start : start + size])
+                _answer(alike[start : start + size], kept.setdefault(start, Kept()) if shorter else None)
         waiting = [desk for desk in waiting if desk.step()]
     for ring in rings:
         ring.clients.forget_turn()
@@ -80,7 +84,7 @@ class _Desk:
     ready: Answer | None = None
 
     def __post_init__(self) -> None:
-        self.course = self.ring.course(self)
+        self.course = self.ring.course(self, counted=False)
         self.down: Down
 
     def step(self) -> bool:
@@ -99,11 +103,11 @@ class _Desk:
         yield from self.ring.clients.take(asked, answer)
 
 
-def _answer(desks: Sequence[_Desk]) -> None:
+def _answer(desks: Sequence[_Desk], kept: Kept | None = None) -> None:
     """The clients' half of one request, for all of these at once."""
     orders, cohorts = zip(*(desk.ring.clients.opened_for_all(desk.down) for desk in desks), strict=True)
     side: ClientSide = desks[0].ring.clients.side
-    joint = JointCohort.of(cohorts)
+    joint = JointCohort.of(cohorts) if kept is None else replace(RetracedCohort.of(cohorts), kept=kept)
     published = [order.published.values for order in orders]
     models = map_leaves(lambda *leaves: torch.cat(leaves), *published)
     honest = side.protocol.answer(TRAIN, models, joint, side.guard)
@@ -114,82 +118,3 @@ def _answer(desks: Sequence[_Desk]) -> None:
         own = replace(honest.pick(torch.arange(start, end)), ids=cohort.ids)
         desk.ready = side.guarded(order, own, cohort)
         start = end
-
-
-@dataclass(frozen=True)
-class JointTurn(Turn):
-    """Of clients of several federations: a client's number is its place, and its streams are its own federation's."""
-
-    places: tuple[tuple[Turn, int], ...] = field(default=(), compare=False)  # the federation's turn, the number there
-
-    def draws(self, party: str | int, *purpose: str | int) -> Rng:
-        turn, client = self.places[int(party)]
-        return replace(turn, kind=self.kind).draws(client, *purpose)
-
-    def secrets(self, party: str | int, *purpose: str | int) -> Secrets:
-        turn, client = self.places[int(party)]
-        return replace(turn, kind=self.kind).secrets(client, *purpose)
-
-
-@dataclass
-class JointCohort(Cohort):
-    """The clients of several federations. Models have leaves (federations x slots, ...); slots are each one's own."""
-
-    parts: tuple[Cohort, ...] = ()
-
-    @staticmethod
-    def of(parts: Sequence[Cohort]) -> JointCohort:
-        places = tuple((part.turn, client) for part in parts for client in part.ids.tolist())
-        first = parts[0]
-        turn = JointTurn(first.turn.round, NOBODYS, first.turn.kind, places=places)
-        offsets = torch.cat([part.shards.sizes for part in parts]).cumsum(0)
-        shards = Shards(torch.cat([part.shards.rows for part in parts]), torch.cat([offsets.new_zeros(1), offsets]))
-        schedules = {
-            place: part.schedules[client]
-            for place, (part, client) in enumerate((part, client) for part in parts for client in part.ids.tolist())
-            if client in part.schedules
-        }
-        sees = None if first.sees is None else torch.cat([part.sees for part in parts if part.sees is not None])
-        memory = [kept for part in parts for kept in part.memory]
-        ids = torch.arange(len(places))
-        return JointCohort(
-            ids, turn, first.examples, shards, first.model, sees, schedules, memory=memory, parts=tuple(parts)
-        )
-
-    @property
-    def whose(self) -> Tensor:
-        """(clients,): the federation of each."""
-        return torch.repeat_interleave(torch.arange(len(self.parts)), torch.tensor([len(part) for part in self.parts]))
-
-    def hand_back_spent(self) -> None:
-        """Each federation's own ledger has what its clients spent."""
-        for client, spent, times in self.turn.ledger.rows:
-            assert isinstance(self.turn, JointTurn)
-            assert client != EVERYBODY
-            turn, own = self.turn.places[client]
-            turn.ledger.spend(spent, (own,), times)
-
-    def seen(self, models: Params) -> Tensor:
-        slots = self._slots(models)
-        return torch.ones(len(self), slots, dtype=torch.bool) if self.sees is None else self.sees
-
-    def copies(self, models: Params, choice: Tensor) -> Copies:
-        return super().copies(models, choice + self._slots(models) * self.whose)
-
-    def example_losses(self, models: Params, shards: Shards | None = None) -> Tensor:
-        """Each federation's rows under its own models."""
-        given, slots = shards or self.round_shards, self._slots(models)
-        found, client = [], 0
-        for number, part in enumerate(self.parts):
-            rows = given.pick(range(client, client + len(part)))
-            own = map_leaves(lambda leaf, at=number * slots: leaf[at : at + slots], models)
-            found.append(part.example_losses(own, rows))
-            client += len(part)
-        return torch.cat(found)
-
-    def _slots(self, models: Params) -> int:
-        return next(iter(models.values())).shape[0] // len(self.parts)
-
-
-NOBODYS = Roots.seeded(0)
-"""A joint turn has no streams of its own."""

@@ -82,9 +82,14 @@ class Local:
         """What the optimiser keeps a parameter."""
         return Optimiser.moments_of(self.optimizer, self.momentum)
 
+    @property
+    def plain(self) -> bool:
+        """Whether a step is the gradient times the rate, and nothing is kept from step to step."""
+        return self.optimizer == SGD and not self.momentum and not self.weight_decay
+
     def begin(self, start: Params, round: int = 0) -> Optimiser | None:
         """The optimiser of a training from these models (clients, ...); None for plain SGD, which keeps nothing."""
-        if self.optimizer == SGD and not self.momentum and not self.weight_decay:
+        if self.plain:
             return None
         return Optimiser.begin(self.optimizer, self.rate(round), self.momentum, self.weight_decay, self.betas, start)
 

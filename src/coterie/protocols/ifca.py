@@ -17,7 +17,7 @@ from coterie.flow.ask import Ask, Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.protocol import Running, Server
-from coterie.learn.params import Params, map_leaves, stack
+from coterie.learn.params import Layout, Params, map_leaves, stack
 from coterie.protocols.base import MOST_MODELS, Models, ModelTrainer
 from coterie.wire.messages import CHOOSE, Contributions, Kind, Published
 
@@ -25,6 +25,7 @@ NAME, JUDGE = Kind("name"), Kind("judge")
 VOTERS = 256  # clients that take part in choosing the start
 NAMERS = 16  # of them say how a vote ended that only they can read
 SETS = 500  # sets of models that they vote on
+VOTED_NUMBERS = 1 << 22  # parameters of candidates that are looked at together
 VOTE_EXAMPLES = 20  # untrained models differ enough on a few examples
 
 
@@ -239,9 +240,11 @@ class Ifca(ModelTrainer):
 
     def votes(self, seeds: Tensor, cohort: Cohort) -> Contributions:
         """In every set of candidates, the one that fits the client best."""
+        init = cohort.trained.init
+        at_once = max(1, VOTED_NUMBERS // Layout.of(init(int(seeds[0]))).length)
         columns = [
-            cohort.losses(self._drawn(cohort.trained.init, seeds, torch.tensor([index])), VOTE_EXAMPLES)
-            for index in range(len(seeds))
+            cohort.losses(self._drawn(init, seeds, some), VOTE_EXAMPLES)
+            for some in torch.arange(len(seeds)).split(at_once)
         ]
         losses = torch.cat(columns, 1)[:, candidate_sets(seeds, self.clusters)]  # (clients, sets, clusters)
         votes = one_hot(losses.argmin(2), self.clusters).float()

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch
+from coterie.learn.own_examples import OwnExamples
 from coterie.learn.params import Params, pick, stack
 from coterie.learn.sgd import descend
 
@@ -133,3 +134,42 @@ class TestRepeated:
         assert Dense((4, 5, 3)).repeated(start, few, 1, 0.1) is None
         assert Dense((4, 5, 3), dropout=0.5).repeated(start, few, 5, 0.1) is None
         assert Dense((4, 5, 3)).repeated(start, few, 5, 0.1) is not None
+
+
+class TestRetraced:
+    """Steps on parts of the clients' own examples, by the products of these, against one step after the other."""
+
+    @pytest.mark.parametrize("sizes", [(20, 7, 3), (20, 6, 5, 3)], ids=str)
+    def test_it_is_step_by_step(self, sizes: tuple[int, ...]) -> None:
+        model, draws = Dense(sizes), torch.Generator().manual_seed(0)
+        rows, clients, width = [6, 9, 0], 3, 4
+        start = stack(model.init(client) for client in range(clients))
+        x, y = torch.randn(15, 20, generator=draws), torch.randint(3, (15,), generator=draws)
+        weights = torch.tensor([[1 / 4] * 4, [1 / 3] * 3 + [0.0], [0.0] * 4])  # one without data
+        places, plain = [], []
+        for _ in range(5):
+            at = torch.stack([torch.randperm(6, generator=draws)[:width], torch.randperm(9, generator=draws)[:width]])
+            at = torch.cat([at, torch.zeros(1, width, dtype=torch.int64)])
+            places.append(batch(at, at, weights))
+            whole = at + torch.tensor([[0], [6], [0]])
+            plain.append(batch(x[whole], y[whole], weights))
+        found = {name: leaf.clone() for name, leaf in start.items()}
+        own = OwnExamples.of(x, y, rows)
+        outputs = [
+            torch.addmm(found["0.bias"][client], part, found["0.weight"][client].T)
+            for client, part in enumerate(own.clients)
+        ]
+        model.retraced(found, torch.cat(outputs), own, places, 0.4)
+        for name, leaf in descend(model, start, plain, 0.4).items():
+            torch.testing.assert_close(found[name], leaf, rtol=1e-4, atol=1e-5)
+        assert all(torch.equal(found[name][2], leaf[2]) for name, leaf in start.items())
+
+    def test_losses_onward_from_first_outputs(self) -> None:
+        model, draws = Dense((5, 4, 3, 2)), torch.Generator().manual_seed(1)
+        models = stack(model.init(slot) for slot in range(3))
+        x, y = torch.randn(7, 5, generator=draws), torch.randint(2, (7,), generator=draws)
+        outputs = model.first_outputs(models, x)
+        before = outputs.clone()
+        found = model.losses_onward(models, outputs, y)
+        torch.testing.assert_close(found.T, model.slot_losses(models, x, y))
+        assert torch.equal(outputs, before)  # training begins with them

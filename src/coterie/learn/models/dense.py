@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -20,6 +21,7 @@ from coterie.learn.exact_gradients import (
     stands_alone,
 )
 from coterie.learn.models.model import Batch, Model, WholeSums, key_of, seeded
+from coterie.learn.own_examples import OwnExamples
 from coterie.learn.params import Params, pick, stack
 from coterie.learn.targets import targets
 
@@ -157,46 +159,94 @@ class Dense(Model):
         return _rows_stand_alone(self, len(next(iter(params.values()))), width, torch.get_num_threads())
 
     def repeated(self, start: Params, batch: Batch, steps: int, lr: float) -> dict[str, Tensor] | None:
-        """Steps on the same examples x move the first layer's weights W by sums of x alone: W -= lr D^T x.
-
-        So its outputs z = x W^T follow from the products x x^T, which are found once: z -= lr (x x^T + 1) D (the 1 is
-        the bias). W itself is needed at the end alone. That pays while the examples are fewer than their features.
-        """
+        """By the examples' products with each other, found once; that pays while examples are fewer than features."""
         x = self._features(batch.x, 2)
         if self.dropout or steps < 2 or self.depth < 2 or x.shape[1] > x.shape[2]:
             return None
-        params = {name: leaf.contiguous() for name, leaf in start.items()}
+        params = {name: leaf.clone() for name, leaf in start.items()}
         products = torch.bmm(x, x.transpose(1, 2)).add_(1.0)  # (clients, batch, batch)
         outputs = torch.baddbmm(params["0.bias"].unsqueeze(1), x, params["0.weight"].transpose(1, 2))
+        total = self._moved(params, outputs, products, ((batch, None) for _ in range(steps)), lr)
+        params["0.weight"].baddbmm_(total.transpose(1, 2), x, alpha=-lr)
+        params["0.bias"].sub_(total.sum(1), alpha=lr)
+        return params
+
+    def retraces(self, rows: int, steps: int, width: int) -> bool:
+        """By multiplications for an output: the first layer's own, there and back, against those of its products."""
+        features = self.sizes[0]
+        plain, retraced = 2 * steps * width * features, 2 * rows * features + steps * width * rows
+        return not self.dropout and self.depth > 1 and retraced < plain
+
+    def retraced(self, params: Params, outputs: Tensor, own: OwnExamples, batches: Iterable[Batch], lr: float) -> None:
+        """Plain steps in place, on batches whose ``x`` (clients, batch) are places among the clients' own examples.
+
+        ``outputs`` (rows, width) are the first layer's on all of these.
+        """
+        total = self._moved(params, own.side_by_side(outputs), own.products, own.drawn(batches), lr)
+        for x, weight, moved in zip(own.clients, params["0.weight"], total, strict=True):
+            weight.addmm_(moved[: len(x)].T, x, alpha=-lr)
+        params["0.bias"].sub_(total.sum(1), alpha=lr)
+
+    def first_outputs(self, models: Params, x: Tensor) -> Tensor:
+        """(slots, examples, width): the first layer's, of several models on the same examples."""
+        features = self._features(x, 1)
+        many = features.expand(len(models["0.bias"]), *features.shape)
+        return torch.baddbmm(models["0.bias"].unsqueeze(1), many, models["0.weight"].transpose(1, 2))
+
+    def losses_onward(self, models: Params, outputs: Tensor, y: Tensor) -> Tensor:
+        """(slots, examples): from these."""
+        for index in range(1, self.depth):
+            bias, weight = models[f"{index}.bias"].unsqueeze(1), models[f"{index}.weight"].transpose(1, 2)
+            outputs = torch.baddbmm(bias, outputs.relu(), weight)
+        every = y.expand(len(outputs), *y.shape)
+        return targets(y).losses(outputs.flatten(0, 1), every.flatten(0, 1)).view(outputs.shape[:2])
+
+    def _moved(
+        self,
+        params: Params,
+        outputs: Tensor,
+        products: Tensor,
+        batches: Iterable[tuple[Batch, Tensor | None]],
+        lr: float,
+    ) -> Tensor:
+        """The sums D (clients, rows, width) of the first layer's deltas over these steps; the others are trained.
+
+        Steps on examples x move the first layer's weights W by sums of x alone: W -= lr D^T x. So its ``outputs``
+        z = x W^T follow from the ``products`` p = x x^T + 1 (the 1 is the bias): z -= lr p D. W itself is needed at the
+        end alone. A batch is of all rows, or of those at these places, (clients * batch,) of (clients * rows).
+        """
         total = torch.zeros_like(outputs)
-        for _ in range(steps):
-            inputs, masks, logits = self._forward(params, batch, outputs)
+        for batch, places in batches:
+            first, rows = outputs.clone(), products
+            if places is not None:
+                first, rows = (_at(each, places) for each in (outputs, products))
+            inputs, masks, logits = self._forward(params, batch, first)
             deltas = self._backward(params, batch, inputs, masks, logits)
             for index in range(1, self.depth):
-                moved = torch.bmm(deltas[index].transpose(1, 2), inputs[index])
-                params[f"{index}.weight"] = torch.sub(params[f"{index}.weight"], moved, alpha=lr)
-                params[f"{index}.bias"] = torch.sub(params[f"{index}.bias"], deltas[index].sum(1), alpha=lr)
-            total.add_(deltas[0])
-            outputs.baddbmm_(products, deltas[0], alpha=-lr)
-        params["0.weight"] = torch.baddbmm(params["0.weight"], total.transpose(1, 2), x, alpha=-lr)
-        params["0.bias"] = torch.sub(params["0.bias"], total.sum(1), alpha=lr)
-        return params
+                params[f"{index}.weight"].baddbmm_(deltas[index].transpose(1, 2), inputs[index], alpha=-lr)
+                params[f"{index}.bias"].sub_(deltas[index].sum(1), alpha=lr)
+            if places is None:
+                total.add_(deltas[0])
+            else:
+                total.flatten(0, 1).index_add_(0, places, deltas[0].flatten(0, 1))
+            outputs.baddbmm_(rows.transpose(1, 2), deltas[0], alpha=-lr)
+        return total
 
     def _forward(
         self, params: Params, batch: Batch, first: Tensor | None = None
     ) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
         """Each layer's input (clients, batch, width), the dropout masks, and the logits.
 
-        ``first`` are the first layer's outputs, where they are known.
+        ``first`` are the first layer's outputs, where they are known; they are used up.
         """
-        hidden = self._features(batch.x, 2)
+        hidden = batch.x if first is not None else self._features(batch.x, 2)
         inputs: list[Tensor] = []
         masks: list[Tensor | None] = []
         for index in range(self.depth):
             inputs.append(hidden)
             bias, weight = params[f"{index}.bias"], params[f"{index}.weight"]
             if first is not None and index == 0:
-                hidden = first.clone()
+                hidden = first
             else:
                 hidden = torch.baddbmm(bias.unsqueeze(1), hidden, weight.transpose(1, 2))
             if index < self.depth - 1:
@@ -226,6 +276,11 @@ class Dense(Model):
             delta = torch.ops.aten.threshold_backward(delta, inputs[index], 0)  # relu's derivative, in one pass
             deltas.insert(0, delta)
         return deltas
+
+
+def _at(rows: Tensor, places: Tensor) -> Tensor:
+    """(clients, batch, width): of (clients, rows, width), those at places (clients * batch,) of (clients * rows)."""
+    return rows.flatten(0, 1).index_select(0, places).view(len(rows), -1, rows.shape[2])
 
 
 @lru_cache(maxsize=256)
