@@ -119,7 +119,7 @@ def test_the_documented_attack_finds_labels_and_its_control_does_not() -> None:
     model = coterie.FedAvg(rounds=1, local=coterie.Local(steps=4, batch_size=16, lr=0.1))
     found = audit(model, federation(), fcnn(4, 4, 8), attacks=[census], seeds=3, processes=1).result.findings
     read, others = [one for one in found if one.defence == "none"]
-    sealed, _ = [one for one in found if one.defence == "secure_sums"]
+    sealed, _ = [one for one in found if one.defence == "secure sums"]
     assert read.verdict is Verdict.LEAKS
     assert others.control
     assert others.verdict is not Verdict.LEAKS

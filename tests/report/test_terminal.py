@@ -14,7 +14,7 @@ from tests.report.sample import sample
 from coterie.measure.findings import AuditResult, Check, Limit
 from coterie.measure.headline import brief_of, judged
 from coterie.measure.intervals import Interval
-from coterie.report.terminal import HEAT, LINES, show
+from coterie.report.terminal import HEAT, LINES, picture, show
 from coterie.report.values import capital
 
 
@@ -34,6 +34,13 @@ def test_what_each_kind_is_judged_by_is_printed() -> None:
                   "Left out: 3, such as vertical",
                   "ledger: ε = 2.861 spent", "a constant answer 0.400"):  # fmt: skip
         assert words in text
+
+
+def test_the_picture_has_the_words_and_asks_nobody_for_a_font() -> None:
+    drawn = picture(sample())
+    words = re.sub(r"<[^>]*>|&#160;", " ", drawn[drawn.index("</style>") :])
+    assert all(word in words.split() for word in brief_of(sample()).split()[:4])
+    assert not re.search(r"url\((?!#)|@font-face|https?://(?!www\.w3\.org/2000/svg)", drawn)
 
 
 def test_the_headline_is_the_last_word() -> None:

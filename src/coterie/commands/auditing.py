@@ -24,7 +24,7 @@ from coterie.files import write_atomically
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
 from coterie.report.markup import printable
-from coterie.report.terminal import show
+from coterie.report.terminal import picture, show
 
 console = Console(stderr=True)  # so that --json on standard output stays clean
 
@@ -81,6 +81,7 @@ class Wanted:
     junit: Path | None = None
     fresh: bool = False
     opened: bool = False
+    svg: Path | None = None
 
 
 def run_audit(
@@ -94,8 +95,9 @@ def run_audit(
 ) -> int:
     """The exit code: 1 if a limit is broken."""
     changes, wanted = changes or Changes(), wanted or Wanted()
-    if wanted.junit is not None and not wanted.junit.parent.is_dir():
-        raise InvalidInput(f"junit={wanted.junit}: there is no folder {wanted.junit.parent}; make it first")
+    for name, file in (("junit", wanted.junit), ("svg", wanted.svg)):
+        if file is not None and not file.parent.is_dir():
+            raise InvalidInput(f"{name}={file}: there is no folder {file.parent}; make it first")
     subject = changes.made(open_recording(recorded, path) if recorded else subject_of(path))
     place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
     words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else []), *changes.words]
@@ -111,6 +113,8 @@ def run_audit(
     write_atomically(place / "result.json", result.to_json().encode())
     if wanted.junit is not None:
         write_atomically(wanted.junit, junit_xml(result).encode())
+    if wanted.svg is not None:
+        write_atomically(wanted.svg, picture(result).encode())
     if wanted.as_json:
         print(result.to_json())
     else:

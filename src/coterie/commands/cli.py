@@ -34,6 +34,7 @@ Audits = Annotated[Path, typer.Option("--folder", help="Where audits are kept; o
 AUDITS = RUNS / "audit"
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Junit = Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")]
+Svg = Annotated[Path | None, typer.Option(help="Write what the terminal shows in the end as a picture.")]
 Seeds = Annotated[
     int | None, typer.Option(min=1, max=1000, help="How often all of it is repeated; replaces the file's.")
 ]
@@ -78,6 +79,7 @@ def audit(
     ] = None,
     as_json: AsJson = False,
     junit: Junit = None,
+    svg: Svg = None,
     attacks: Annotated[
         list[str] | None, typer.Option(help="An attack of your own: my_attack.py or module:Family; may be repeated.")
     ] = None,
@@ -92,7 +94,7 @@ def audit(
     from coterie.commands import auditing as session
 
     changes = session.Changes(seeds, tuple(families or ()), tuple(attacks or ()))
-    wanted = session.Wanted(as_json, junit, fresh, opened)
+    wanted = session.Wanted(as_json, junit, fresh, opened, svg)
     with jobs_on(engine, address):
         code = session.run_audit(federation, folder, recorded=recorded, changes=changes, wanted=wanted)
     raise typer.Exit(code)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -44,6 +46,14 @@ LINES = 40
 FAMILIES, DEFENCES, LIMITS, FRONTIERS = 9, 2, 3, 2  # of each, as many are told in full
 
 OUTCOMES = {Outcome.HOLDS: ("✓", "blue"), Outcome.NOT_REFUTED: ("○", ""), Outcome.VIOLATED: ("✕", "bold red")}
+
+
+def picture(result: AuditResult) -> str:
+    """What ``show`` prints, as an SVG that asks nobody for a font."""
+    screen = Console(record=True, width=110, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    show(result, screen)
+    drawn = screen.export_svg(title="coterie audit", unique_id="coterie")
+    return re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", drawn, flags=re.DOTALL).replace("Fira Code", "monospace")
 
 
 def show(result: AuditResult, console: Console) -> None:
