@@ -21,7 +21,6 @@ from typing import NoReturn
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from numpy.typing import NDArray
 
 from coterie.errors import NotPermitted, require
@@ -117,15 +116,14 @@ class Secrets:
         """
         if self.reproducible:
             return self
-        tagger, tags = AESGCM(self._derived("upon")), []
+        tagger = Cipher(algorithms.AES(self._derived("upon")), modes.GCM(bytes(12))).encryptor()
         for part in numbers:
+            tagger.authenticate_additional_data(f"{part.dtype.str} {part.shape}".encode())  # how far the part goes
             flat = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-            pieces = [flat[start : start + _TAGGED] for start in range(0, max(len(flat), 1), _TAGGED)]
-            tags += [
-                f"{part.dtype.str} {part.shape}",
-                *(tagger.encrypt(bytes(12), b"", piece.data).hex() for piece in pieces),
-            ]
-        return self.child("upon", *tags)
+            for start in range(0, len(flat), _TAGGED):
+                tagger.authenticate_additional_data(flat[start : start + _TAGGED].data)
+        tagger.finalize()
+        return self.child("upon", tagger.tag.hex())
 
     def stream(self) -> Keystream:
         """The node's stream, from its beginning, to be read piece by piece."""

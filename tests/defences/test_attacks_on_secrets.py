@@ -166,10 +166,8 @@ def test_one_sum_on_two_grids_is_not_the_solution_of_two_equations() -> None:
     assert fine == 2 * coarse
 
     def solved(root: Secrets) -> NDArray[np.float64]:
-        out = np.empty((2, 1, len(total)), dtype=np.float32)
-        for grid, row in zip(grids, out, strict=True):
-            grid.release([total.copy()], [[total]], [1.0], [root], 300, [row])
-        found: NDArray[np.float64] = (fine * out[0, 0].astype(np.float64) - coarse * out[1, 0]) / (fine - coarse)
+        out = [grid.release([total.copy()], [[total]], [1.0], [root], 300, len(total))[0] for grid in grids]
+        found: NDArray[np.float64] = (fine * out[0].astype(np.float64) - coarse * out[1]) / (fine - coarse)
         return found
 
     assert np.allclose(solved(Secrets(KEY, reproducible=True)), total, atol=0.1)
@@ -181,10 +179,9 @@ def test_threads_that_release_at_once_have_their_own_noise() -> None:
     grid, totals = NoiseGrid.planned(1.0, 1 << 14, 1 << 12), np.arange(6 * 30_000, dtype=np.int32).reshape(6, -1)
 
     def released(thread: int) -> NDArray[np.float32]:
-        out = np.empty(totals.shape, dtype=np.float32)
         nodes = [Secrets(KEY, reproducible=False).child(thread, row) for row in range(len(totals))]
-        grid.release(totals.copy(), [[row] for row in totals], [1.0] * len(totals), nodes, 1 << 18, [out])
-        return out
+        origins = [[row] for row in totals]
+        return grid.release(totals.copy(), origins, [1.0] * len(totals), nodes, 1 << 18, totals.shape[1])
 
     alone = [released(thread) for thread in range(8)]
     with ThreadPoolExecutor(4) as pool:

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from coterie.errors import InvalidInput
 from coterie.learn import whole_products
-from coterie.learn.exact_gradients import BYTE_UNITS, FINEST, DenseSums, exact_dense_sums, gradient_step, stands_alone
+from coterie.learn.exact_gradients import (
+    BYTE_UNITS,
+    FINEST,
+    DenseSums,
+    _Rounded,
+    exact_dense_sums,
+    gradient_step,
+    stands_alone,
+)
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch
 from coterie.learn.params import Layout, stack
@@ -160,6 +168,14 @@ def test_products_that_cut_their_sums_are_found_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "_int_mm", cut)
     assert not whole_products.bytes_multiply(16, 5, 7, 1)
     whole_products.bytes_multiply.cache_clear()
+
+
+@pytest.mark.parametrize("entry", [-127.0, 127.0, 128.0, -129.0])
+def test_what_is_no_byte_counts_as_too_long(entry: float) -> None:
+    """It would be another number as a byte, and the norm that was found would not be that of what is added."""
+    one = torch.ones(1, 1, 2)
+    found = _Rounded(torch.tensor([[[entry, 0.0]]]), one, 0 * one).squared(bytes_only=True)
+    assert found.tolist() == [2 * entry**2 if abs(entry) <= 127 else math.inf]
 
 
 def test_sums_beyond_what_floats_hold_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

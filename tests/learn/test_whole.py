@@ -15,10 +15,12 @@ from torch import Tensor
 
 from coterie.errors import InvalidInput
 from coterie.learn.whole import (
+    SINGLE_UNITS,
     exact_row_sum,
     exact_squares,
     radius,
     row_factors,
+    square_bounds,
     squared_norms,
     step_of,
     tight_rows,
@@ -127,3 +129,19 @@ def test_what_has_no_grid_is_named() -> None:
         tight_rows(torch.ones(1, 4000), 1.0, 8)
     with pytest.raises(InvalidInput, match=r"must be torch.float32"):
         tight_rows(rows.double(), 1.0, 64)
+
+
+@pytest.mark.parametrize("units", [1000, SINGLE_UNITS + 1])
+def test_rows_that_are_not_finite_are_cleared_and_long_ones_are_not(units: int) -> None:
+    """Squares of 3e38 overflow as those of infinity do, but their row is finite, and is clipped like any other."""
+    rows = torch.tensor([[3e38, -3e38], [math.inf, 1.0], [-math.inf, math.inf], [1.0, math.nan], [3.0, 4.0], [0, 0]])
+    expected = whole_rows(torch.tensor([[3e38, -3e38], [0, 0], [0, 0], [0, 0], [3.0, 4.0], [0, 0]]), 1.0, units)
+    assert torch.equal(whole_rows(rows, 1.0, units, cleared=True), expected)
+    assert bool(expected[0].abs().min() > 0.7 * (units - 2))
+
+
+@given(arrays(np.float32, (3, 30), elements=st.integers(-20_000, 20_000).map(float)))
+def test_bounds_of_squares_are_bounds(rows: NDArray[np.float32]) -> None:
+    exact = squared_norms(rows.astype(np.int64))
+    bounds = square_bounds(torch.from_numpy(rows)).tolist()
+    assert all(square <= bound <= square * (1 + 1e-5) for square, bound in zip(exact, bounds, strict=True))

@@ -131,22 +131,21 @@ def test_a_large_release_is_the_small_steps_in_one(multiplier: float) -> None:
     ]
     for kind in (np.int64, np.float64, np.int32):
         for largest in (140_001, 1 << 30):
-            same, out = total.astype(kind), np.empty(total.shape, dtype=np.float32)
-            leaves = [out[:, :100], out[:, 100:]]
-            grid.release(iter(same), [[row] for row in total], [0.01, 0.02], nodes, largest, leaves)
+            same, origins = total.astype(kind), [[row] for row in total]
+            out = grid.release(iter(same), origins, [0.01, 0.02], nodes, largest, total.shape[1])
+            assert out.dtype == np.float32
             assert np.allclose(out, expected, rtol=1e-6)
-    huge, released = np.array([[2**40, -(2**40)]]), np.empty((1, 2), dtype=np.float32)
-    grid.release(huge.copy(), [[huge]], [1.0], nodes[:1], 2**41, [released])
-    assert np.allclose(released, huge, rtol=1e-5)
-    with pytest.raises(InvalidInput, match="length of a total=2 must be that of the leaves, 1"):
-        grid.release(huge.copy(), [[huge]], [1.0], nodes[:1], 2**41, [released[:, :1]])
+    huge = np.array([[2**40, -(2**40)]])
+    assert np.allclose(grid.release(huge.copy(), [[huge]], [1.0], nodes[:1], 2**41, 2), huge, rtol=1e-5)
+    with pytest.raises(InvalidInput, match="length of a total=2 must be the parameters', 1"):
+        grid.release(huge.copy(), [[huge]], [1.0], nodes[:1], 2**41, 1)
 
 
 def test_noise_of_a_release_hangs_on_what_the_total_follows_from() -> None:
     grid, total = NoiseGrid.planned(1.0, 1 << 14, 1 << 12), np.zeros(200, dtype=np.int32)
     root, origins = Secrets.from_entropy(), [np.arange(3), np.arange(1, 4), np.arange(3)]
-    out = np.empty((3, 200), dtype=np.float32)
-    grid.release([total.copy() for _ in origins], [[part] for part in origins], [1.0] * 3, [root] * 3, 1, [out])
+    totals = [total.copy() for _ in origins]
+    out = grid.release(totals, [[part] for part in origins], [1.0] * 3, [root] * 3, 1, 200)
     assert np.array_equal(out[0], out[2])
     assert np.std(out[0] - out[1]) > 0.7 * grid.noise.sigma  # sqrt(2) expected: once in 1e30 keys
 
@@ -155,9 +154,8 @@ def test_what_is_released_is_a_function_of_the_noised_sum_alone() -> None:
     """The same sum of total and noise gives the same bits, however it came about: nothing was scaled before."""
     grid, node = NoiseGrid.planned(1.0, 1 << 14, 1 << 12), Secrets.seeded(5)
     noise, shift = grid.noise.draw(5000, node), 977
-    out, moved = (np.empty((1, 5000), dtype=np.float32) for _ in range(2))
-    grid.release([np.full(5000, shift)], [[]], [0.0123], [node], 1 << 20, [out])
-    grid.release([noise + shift - noise[::-1]], [[]], [0.0123], [node], 1 << 20, [moved])
+    out = grid.release([np.full(5000, shift)], [[]], [0.0123], [node], 1 << 20, 5000)
+    moved = grid.release([noise + shift - noise[::-1]], [[]], [0.0123], [node], 1 << 20, 5000)
     sums: dict[int, np.float32] = {}
     for total, bits in zip([*(noise + shift), *(2 * noise + shift - noise[::-1])], [*out[0], *moved[0]], strict=True):
         assert sums.setdefault(int(total), bits) == bits

@@ -54,16 +54,15 @@ class NoisyGradients(ClientGuard):
                 self._spend(step, 0.0)
             return super().gradients(model, params, batch, step)
         width = min(step.width or batch.x.shape[1], MOST_WIDTH)
-        length = Layout.of(params, leading=1).length
-        grid = grid_of(self.noise_multiplier, *model.units(width, length))
+        layout = Layout.of(params, leading=1)
+        grid = grid_of(self.noise_multiplier, *model.units(width, layout.length))
         sums = model.whole_gradients(params, batch, self.clip, grid.units, width)
-        released = {name: torch.empty(leaf.shape) for name, leaf in params.items()}
         secrets = [step.turn.secrets(client, "dp-sgd", step.index) for client in step.ids.tolist()]
         steps = [sums.worth / divisor for divisor in step.divisors.tolist()]
-        largest, out = batch.x.shape[1] * grid.units, [leaf.flatten(1).numpy() for leaf in released.values()]
-        grid.release(sums.totals, sums.origins, steps, secrets, largest, out)
+        largest = batch.x.shape[1] * grid.units
+        released = grid.release(sums.totals, sums.origins, steps, secrets, largest, layout.length)
         self._spend(step, self.noise_multiplier)
-        return released
+        return layout.unflatten(torch.from_numpy(released))
 
     def _spend(self, step: Step, multiplier: float) -> None:
         """In batches of a fixed size a record's place is taken by another: not sampled, and twice as much changes."""

@@ -13,7 +13,7 @@ So an example that is added or removed moves the sum by its own whole-number gra
 
     sqrt(sum over layers of |round(alpha x)|^2 |round(beta d)|^2 + |round(scale d)|^2)  <=  units
 
-is computed exactly and enforced: no slack has to be added to the sensitivity. (Bounding the error of float sums
+is computed, rounded up, and enforced: no slack has to be added to the sensitivity. (Bounding the error of float sums
 instead, as n gamma_n on each side with gamma_n = n u / (1 - n u), costs 3e-4 of the clipping norm for batches of 50
 and 3 % for 500.) Rounding moves an example's gradient by about 8 % of its norm at units = 2^14 and widths (784, 200),
 unsystematically; noise of a multiplier 1 on these 159,010 parameters is 400 times the clipping norm.
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import require
-from coterie.learn.whole import exact_squares, require_bound, row_squares
+from coterie.learn.whole import exact_squares, require_bound, row_squares, square_bounds
 from coterie.learn.whole_products import BYTE, EXACT, SummedOuterProducts
 
 BYTE_UNITS = 1 << 14
@@ -44,6 +44,9 @@ BYTE_UNITS = 1 << 14
 LEAST_UNITS = 1 << 12
 """Enough for gradients: rounding moves each example by about a tenth of the clipping norm, unsystematically, which adds
 up to the clipping norm in a batch of 50. Noise on 159,010 parameters has 400 times that norm at multiplier 1."""
+
+WITHIN_BYTES = BYTE * (BYTE + 2)
+"""A row of whole numbers whose square is no larger has no entry beyond 127: that of 128 is larger by one."""
 
 FINEST = 1 << 20
 """More units than that are never needed, and leave no room to split them unevenly."""
@@ -65,17 +68,19 @@ def exact_dense_sums(inputs: Sequence[Tensor], deltas: Sequence[Tensor], clip: f
     lengths = [(_squares(given), _squares(delta)) for given, delta in pairs]
     scales = _scales(lengths, clip, _aim(units, [(given.shape[2], delta.shape[2]) for given, delta in pairs]))
     factors = [_split(*pair, *squares, scales, units) for pair, squares in zip(pairs, lengths, strict=True)]
-    limit = BYTE if units <= BYTE_UNITS else math.inf
+    bytes_only = units <= BYTE_UNITS
     rounded = [
-        _Rounded.of(*pair, scales, *each, torch.round_, limit) for pair, each in zip(pairs, factors, strict=True)
+        _Rounded.of(*pair, scales, *each, torch.round_, bytes_only) for pair, each in zip(pairs, factors, strict=True)
     ]
-    over = _squared(rounded) > float(units) ** 2
+    over = _squared(rounded, bytes_only) > float(units) ** 2
     if over.any():
         places = torch.from_numpy(over).view(inputs[0].shape[:2])
         for layer, (given, delta), (alpha, beta) in zip(rounded, pairs, factors, strict=True):
             few = scales[over], alpha[over], beta[over]
-            layer.overwrite(places, _Rounded.of(given[places][None], delta[places][None], *few, torch.trunc_, limit))
-        gone = torch.from_numpy(_squared(rounded) > float(units) ** 2).view(places.shape)
+            layer.overwrite(
+                places, _Rounded.of(given[places][None], delta[places][None], *few, torch.trunc_, bytes_only)
+            )
+        gone = torch.from_numpy(_squared(rounded, bytes_only) > float(units) ** 2).view(places.shape)
         for layer in rounded:
             layer.clear(gone)
     return DenseSums(rounded, units)
@@ -86,24 +91,24 @@ class DenseSums:
 
     def __init__(self, layers: Sequence[_Rounded], units: int) -> None:
         self._products = [SummedOuterProducts(layer.delta, layer.given, units, units <= BYTE_UNITS) for layer in layers]
-        self._biases = torch.cat([layer.bias.sum(1) for layer in layers], 1).int()  # (clients, outputs of all layers)
-        self._outputs = [layer.delta.shape[2] for layer in layers]
-        self._weights = [layer.delta.shape[2] * layer.given.shape[2] for layer in layers]
+        self._biases = [layer.bias.sum(1, dtype=torch.float64).int().numpy() for layer in layers]  # (clients, outputs)
+        self._lengths = [layer.delta.shape[2] * (layer.given.shape[2] + 1) for layer in layers]
+        self._origins = [*(factor for product in self._products for factor in product.factors), *self._biases]
 
     def origin(self, client: int) -> list[NDArray[np.generic]]:
         """Numbers that the client's sums follow from."""
-        return [*(part for product in self._products for part in product.factors(client)), self._biases[client].numpy()]
+        return [part[client] for part in self._origins]
 
     def __iter__(self) -> Iterator[NDArray[np.int32]]:
-        lengths = [length for pair in zip(self._weights, self._outputs, strict=True) for length in pair]
-        total = torch.empty(sum(lengths), dtype=torch.int32)
-        parts = total.split(lengths)
-        for client, bias in enumerate(self._biases):
-            for product, found in zip(self._products, parts[::2], strict=True):
-                product.into(found, client)
-            for found, own in zip(parts[1::2], bias.split(self._outputs), strict=True):
-                found.copy_(own)
-            yield total.numpy()
+        total = np.empty(sum(self._lengths), dtype=np.int32)
+        for client in range(len(self._biases[0])):
+            start = 0
+            for product, bias, length in zip(self._products, self._biases, self._lengths, strict=True):
+                end = start + length - bias.shape[1]
+                product.into(torch.from_numpy(total[start:end]), client)
+                total[end : start + length] = bias[client]
+                start += length
+            yield total
 
 
 def gradient_step(clip: float, units: int, shapes: Sequence[tuple[int, int]]) -> float:
@@ -167,19 +172,20 @@ class _Rounded:
         alpha: Doubles,
         beta: Doubles,
         rounding: Callable[[Tensor], Tensor],
-        limit: float,
+        bytes_only: bool,
     ) -> _Rounded:
         def whole(rows: Tensor, factors: Doubles) -> Tensor:
-            each = torch.from_numpy(factors.astype(np.float32)).view(*rows.shape[:2], 1)
-            found = rounding(rows * each)
-            return found.clamp_(-limit, limit) if math.isfinite(limit) else found
+            each = torch.from_numpy(factors).to(rows.dtype).view(*rows.shape[:2], 1)
+            return rounding(rows * each)
 
-        bias = rounding(delta.double() * torch.from_numpy(scales).view(*delta.shape[:2], 1))
-        return _Rounded(whole(given, alpha), whole(delta, beta), bias)
+        return _Rounded(whole(given, alpha), whole(delta, beta), whole(delta if bytes_only else delta.double(), scales))
 
-    def squared(self) -> Doubles:
-        given, delta, bias = (exact_squares(part.flatten(0, 1)) for part in (self.given, self.delta, self.bias))
-        return given * delta + bias
+    def squared(self, bytes_only: bool) -> Doubles:
+        """Each example's squared norm, or somewhat more; infinity where it cannot be had, or entries are no bytes."""
+        given, delta = (exact_squares(part.flatten(0, 1)) for part in (self.given, self.delta))
+        if bytes_only:
+            given[(given > WITHIN_BYTES) | (delta > WITHIN_BYTES)] = np.inf
+        return given * delta + square_bounds(self.bias.flatten(0, 1))
 
     def overwrite(self, places: Tensor, other: _Rounded) -> None:
         self.given[places], self.delta[places], self.bias[places] = other.given[0], other.delta[0], other.bias[0]
@@ -189,9 +195,9 @@ class _Rounded:
             part[places] = 0.0
 
 
-def _squared(layers: Sequence[_Rounded]) -> Doubles:
-    """Each example's exact squared norm over all layers; infinity where it cannot be had."""
-    total = np.sum([layer.squared() for layer in layers], axis=0)
+def _squared(layers: Sequence[_Rounded], bytes_only: bool) -> Doubles:
+    """Of each example over all layers, at least; infinity where it cannot be had."""
+    total = np.sum([layer.squared(bytes_only) for layer in layers], axis=0)
     return np.where(total < 2.0**53, total, np.inf)
 
 

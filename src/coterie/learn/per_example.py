@@ -79,8 +79,7 @@ def whole_gradient(
     for places in kept.split(size):
         block = torch.cat([places, places[:1].expand(size - len(places))])  # filled up with what is then left out
         rows = _gradient_rows(module, leaves, x[block], y[block])[: len(places)] * weights[places].unsqueeze(1)
-        rows[~torch.isfinite(rows).all(1)] = 0.0
-        total += whole_rows(rows, clip, units).sum(0, dtype=torch.float64)
+        total += whole_rows(rows, clip, units, cleared=True).sum(0, dtype=torch.float64)
     return total
 
 

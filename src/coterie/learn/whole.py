@@ -53,20 +53,23 @@ def radius(units: int, length: int, dtype: torch.dtype) -> float:
     return inner
 
 
-def row_factors(rows: Tensor, bound: float, inner: float) -> Tensor:
+def row_factors(rows: Tensor, bound: float, inner: float, cleared: bool = False) -> Tensor:
     """What scales each row so that ``bound`` becomes ``inner`` and nothing is longer, (rows,) of the rows' dtype."""
-    return torch.from_numpy(inner / np.maximum(lengths(rows), bound)).to(rows.dtype)
+    return torch.from_numpy(inner / np.maximum(lengths(rows, cleared), bound)).to(rows.dtype)
 
 
-def lengths(rows: Tensor) -> NDArray[np.float64]:
+def lengths(rows: Tensor, cleared: bool = False) -> NDArray[np.float64]:
     """The norm of each row, from a kernel that sees one row at a time, so that it does not depend on those around it.
 
-    Where squares overflow they are taken in double precision.
+    Where squares overflow they are taken in double precision. Rows with NaN or infinity, whose norm is neither finite,
+    are overwritten by zeros if they may be ``cleared``, and refused if not.
     """
     plain = rows.numpy()
     squared = row_squares(plain).astype(np.float64)
     for row in np.flatnonzero(~np.isfinite(squared)):
         squared[row] = np.square(plain[row], dtype=np.float64).sum()
+        if cleared and not np.isfinite(squared[row]):
+            plain[row], squared[row] = 0, 0
     require(bool(np.isfinite(squared).all()), "rows", "NaN or infinity", "cannot be put on a grid; clean the data")
     return np.sqrt(squared)
 
@@ -81,17 +84,17 @@ def row_squares(rows: NDArray[np.floating]) -> NDArray[np.floating]:
     return found[: len(rows)]
 
 
-def whole_rows(rows: Tensor, bound: float, units: int, out: Tensor | None = None) -> Tensor:
+def whole_rows(rows: Tensor, bound: float, units: int, out: Tensor | None = None, cleared: bool = False) -> Tensor:
     """Rows (rows, length) clipped to ``bound``, in steps of about bound / units: whole numbers, still as floats.
 
     Each row's L2 norm is at most ``units``, for certain. A row becomes rint(row * f) with f = inner / max(norm,
-    bound), so it is a function of itself alone. ``out`` may be ``rows``.
+    bound), so it is a function of itself alone. ``out`` may be ``rows``. For ``cleared`` see ``lengths``.
     """
     require_bound(bound)
     if rows.dtype != torch.float64 and (units > SINGLE_UNITS or rows.dtype != torch.float32):
         rows = rows.double()
         out = None
-    factors = row_factors(rows, bound, radius(units, rows.shape[1], rows.dtype))
+    factors = row_factors(rows, bound, radius(units, rows.shape[1], rows.dtype), cleared)
     scaled = torch.mul(rows, factors.unsqueeze(1), out=out)
     return scaled.round_()
 
@@ -141,9 +144,19 @@ def exact_squares(steps: Tensor) -> NDArray[np.float64]:
     past it however it is rounded, so that a result below proves itself.
     """
     plain = steps.numpy()
-    found = np.einsum("ij,ij->i", plain, plain).astype(np.float64)
+    found = np.vecdot(plain, plain).astype(np.float64)
     limit = 2.0**24 if steps.dtype == torch.float32 else 2.0**53
     return np.where(found < limit, found, np.inf)  # NaN is not below either
+
+
+def square_bounds(rows: Tensor) -> NDArray[np.float64]:
+    """No less than the squared norms of rows (rows, length), and hardly more; NaN and infinity stay what they are.
+
+    A sum of so many squares is right to a factor (1 + u)^(length + 1), in whatever order they are added up.
+    """
+    plain = rows.numpy()
+    found: NDArray[np.float64] = np.vecdot(plain, plain).astype(np.float64)
+    return found * (1 + (rows.shape[1] + 1) * torch.finfo(rows.dtype).eps)
 
 
 def step_of(bound: float, units: int, length: int, dtype: torch.dtype) -> float:

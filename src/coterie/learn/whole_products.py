@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import require
@@ -30,17 +28,19 @@ class SummedOuterProducts:
         require(rows * units < 2**31, "rows * units", rows * units, "must be below 2^31; add up in parts")
         self._bytes = bytes_only and bytes_multiply(rows, left.shape[2], right.shape[2], torch.get_num_threads())
         if self._bytes:
-            self._left, self._right = left.to(torch.int8).transpose(1, 2).contiguous(), right.to(torch.int8)
-            return
-        precision = torch.get_float32_matmul_precision()
-        require(
-            precision == "highest", "float32 matmul precision", precision, "must be 'highest' for products to be exact"
-        )
-        self._left, self._right, self._at_once = left.transpose(1, 2), right, max(1, EXACT // units - 1)
-
-    def factors(self, client: int) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-        """What the client's sum follows from."""
-        return self._left[client].numpy(), self._right[client].numpy()
+            left, right = left.to(torch.int8), right.to(torch.int8)
+        else:
+            precision = torch.get_float32_matmul_precision()
+            require(
+                precision == "highest",
+                "float32 matmul precision",
+                precision,
+                "must be 'highest' for products to be exact",
+            )
+        self.factors = left.numpy(), right.numpy()
+        """What each client's sum follows from, (clients, rows, ...)."""
+        self._left, self._right = left.transpose(1, 2).unbind(), right.unbind()
+        self._at_once = max(1, EXACT // units - 1)
 
     def into(self, out: Tensor, client: int) -> None:
         """The client's, over all of (p * q,)."""
@@ -62,12 +62,13 @@ def bytes_multiply(rows: int, p: int, q: int, threads: int) -> bool:
     """
     if rows == 0 or not (hasattr(torch, "_int_mm") and torch.cpu._is_vnni_supported()):
         return False
-    signs = torch.ones(rows)
+    ones, signs = torch.ones(rows, 1), torch.ones(rows, 1)
     signs[rows // 2 :] = -1
-    for left, right in ((torch.ones(rows), torch.ones(rows)), (-torch.ones(rows), torch.ones(rows)), (signs, signs)):
-        columns = (BYTE * left).view(1, rows, 1).expand(1, rows, p)
-        given = (BYTE * right).view(1, rows, 1).expand(1, rows, q)
-        columns, given = columns.to(torch.int8).transpose(1, 2).contiguous(), given.to(torch.int8)
-        if bool((torch._int_mm(columns[0], given[0]) != BYTE**2 * int((left * right).sum())).any()):
+    draws = torch.Generator().manual_seed(0)
+    mixed = [torch.randint(0, 2, (rows, width), generator=draws) * 2.0 - 1 for width in (p, q)]
+    for left, right in ((ones, ones), (-ones, ones), (signs, signs), mixed):
+        columns, given = BYTE * left.expand(rows, p), BYTE * right.expand(rows, q)
+        found = torch._int_mm(columns.to(torch.int8).T, given.to(torch.int8))
+        if not torch.equal(found.double(), columns.double().T @ given.double()):
             return False
     return True

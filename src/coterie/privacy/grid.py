@@ -162,27 +162,25 @@ class NoiseGrid:
         steps: Sequence[float],
         secrets: Sequence[Secrets],
         largest: int,
-        out: Sequence[NDArray[np.float32]],
-    ) -> None:
-        """``values(noised(total))`` of several vectors, in single precision, into rows of leaves (vectors, entries).
+        length: int,
+    ) -> NDArray[np.float32]:
+        """``values(noised(total))`` of several vectors, in single precision, (vectors, length).
 
         Totals are used up; ``origins`` are numbers that they follow from, and are told apart by: fewer than the totals,
         maybe. No entry is larger than ``largest``, which is public. What is scaled is the sum of total and noise, a
         whole number: scaled one by one, both would leave their traces in the last bits.
         """
-        most, length = largest * self.multiple + self.noise.largest, sum(leaf.shape[1] for leaf in out)
+        most = largest * self.multiple + self.noise.largest
         require(most < 2**63, "largest sum, in steps", largest, "leaves no room for noise in 64 bits")
         kind = np.int32 if self.noise.levels == 1 and most < 2**31 else np.int64
         nodes = [self._node(node, *origin) for node, origin in zip(secrets, origins, strict=True)]
-        several = self.noise.draws(length, nodes)
-        for place, (total, step, draws) in enumerate(zip(totals, steps, several, strict=True)):
-            require(len(total) == length, "length of a total", len(total), f"must be that of the leaves, {length}")
+        out, several = np.empty((len(nodes), length), dtype=np.float32), self.noise.draws(length, nodes)
+        for total, row, step, draws in zip(totals, out, steps, several, strict=True):
+            require(len(total) == length, "length of a total", len(total), f"must be the parameters', {length}")
             noised: NDArray[Any] = total.astype(kind, copy=False)
             if self.multiple > 1:
                 noised *= self.multiple
             self.noise.add_drawn(noised, draws)
-            scale, start = np.float32(step / self.multiple), 0
-            for leaf in out:
-                row, start = leaf[place], start + leaf.shape[1]
-                row[:] = noised[start - len(row) : start]  # faster than to cast and scale at once
-                row *= scale
+            row[:] = noised  # faster than to cast and scale at once
+            row *= np.float32(step / self.multiple)
+        return out

@@ -45,6 +45,7 @@ class Table:
     lowest: NDArray[np.int32]  # (cells,)
     proposed: NDArray[np.int32]  # (cells,): the lowest value of the bucket that is proposed
     thresholds: NDArray[np.uint32]  # (values,): the probability to stay, in units of 2^-32, from the lowest value on
+    first: NDArray[np.uint8]  # (values,): the first eight bits of these, which stay in the cache and mostly decide
     counts: NDArray[np.int32]  # (buckets,): c_b
     shares: NDArray[np.int32]  # (buckets,): e_b
     height: float  # h
@@ -70,13 +71,26 @@ class Table:
         words, cells = rows[:, : 4 * tries].view("<u4"), rows[:, 4 * tries : 6 * tries].view("<u2")
         values = self.proposed.take(cells)
         values += rows[:, 6 * tries :]
-        limits = self.thresholds.take(values + REACH * SIGMA)
-        kept = words < limits
-        for near in np.flatnonzero(words - limits + np.uint32(1) <= 2):  # modulo 2^32: one below, equal, one above
-            at = divmod(int(near), tries)
-            kept[at] = self.stays(int(values[at]), int(words[at]), streams[at[0]].word)
+        first, limits = rows[:, 3 : 4 * tries : 4], self.first.take(values + REACH * SIGMA)
+        kept = first < limits
+        unsure = np.nonzero(first - limits + np.uint8(1) <= 2)  # modulo 2^8: one below, equal, one above
+        kept[unsure] = self._settled(values[unsure], words[unsure], unsure[0], streams)
         found = values.ravel().take(np.flatnonzero(kept))  # a fifth of the time that values[kept] takes
         return np.split(found, np.cumsum(kept.sum(1))[:-1])
+
+    def _settled(
+        self,
+        values: NDArray[np.int32],
+        words: NDArray[np.uint32],
+        whose: NDArray[np.intp],
+        streams: Sequence[Keystream],
+    ) -> NDArray[np.bool_]:
+        """Whether each of these stays: by all 32 bits, and further ones of its stream where it takes them."""
+        limits = self.thresholds.take(values + REACH * SIGMA)
+        kept = words < limits
+        for at in np.flatnonzero(words - limits + np.uint32(1) <= 2):
+            kept[at] = self.stays(int(values[at]), int(words[at]), streams[whose[at]].word)
+        return kept
 
     def stays(self, value: int, word: int, more: Callable[[], int]) -> bool:
         """Whether a uniform number that begins with these 32 bits, and goes on with ``more``, is below w / (h e_b)."""
@@ -112,12 +126,13 @@ def table() -> Table:
     shares = np.maximum(np.ceil(most / height * (1 + _MARGIN)), 1).astype(np.int32)
     shares[: CELLS - shares.sum()] += 1  # cells that are left over: any bucket may have them
     stay = rest / (height * shares[:, None])
-    settled = np.repeat(lowest, counts)
+    thresholds, settled = (stay * _WORD).astype(np.uint32).reshape(-1), np.repeat(lowest, counts)
     return Table(
         len(settled),
         np.concatenate([settled, np.zeros(CELLS - len(settled), dtype=np.int32)]),
         np.repeat(lowest, shares),
-        (stay * _WORD).astype(np.uint32).reshape(-1),
+        thresholds,
+        (thresholds >> 24).astype(np.uint8),
         counts,
         shares,
         height,
