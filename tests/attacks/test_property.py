@@ -18,7 +18,7 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.partition.property import Control
 from coterie.defences.adaptive_ldp import PlainLdp
 from coterie.defences.clipped_ldp import ClippedLdp
-from coterie.defences.dpsgd import NoisyGradients
+from coterie.defences.dpsgd import DpSgd, NoisyGradients
 from coterie.defences.regularise import L2
 from coterie.defences.secure_sums import SecureSums
 from coterie.errors import InvalidInput, NotPermitted
@@ -26,8 +26,10 @@ from coterie.flow.batches import plan_batches
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.imitated import imitated
 from coterie.flow.stack import Stack
+from coterie.flow.turn import Roots, Step, Turn
+from coterie.learn.models.model import Batch
 from coterie.learn.optimisers import Decay
-from coterie.learn.params import flatten
+from coterie.learn.params import flatten, map_leaves
 from coterie.learn.sgd import Local
 from coterie.measure.findings import Finding, over_seeds
 from coterie.measure.judge import judge
@@ -204,6 +206,18 @@ def test_an_imagined_client_is_under_the_client_s_own_guard() -> None:
     update = imitation.train(MODEL.init(0), examples, rows, Rng.seeded(0))
     # All have the same gradient. lr * clip * sigma / batch = 0.2 * 4 / 16; of 200 x 242 draws 1% is 3.1 deviations.
     assert float(flatten(update).var(0).mean().sqrt()) == pytest.approx(0.05, rel=0.01)
+
+    quiet = NoisyGradients(0.1, 1e-4)  # clips all, and hardly noises: as a client's own, exact gradients do
+    params = map_leaves(lambda leaf: leaf.expand(3, *leaf.shape), MODEL.init(0))
+    batch = Batch(
+        examples.x[:24].view(3, 8, 12), examples.y[:24].view(3, 8), torch.full((3, 8), 1 / 16), torch.full((3,), 16.0),
+        torch.ones(3, dtype=torch.bool),
+    )  # fmt: skip
+    step = Step(torch.arange(3), 0, batch.divisors, torch.ones(3), batch.active, True, Turn(0, Roots.seeded(0)))
+    exact, alike = (make(MODEL, params, batch, step) for make in (quiet.gradients, quiet.imagined_gradients))
+    torch.testing.assert_close(flatten(alike), flatten(exact), atol=2e-4, rtol=0)  # a coarse grid has the exact ones
+    stacked = Stack(DpSgd(0.1, 1e-4), SecureSums()).client.imagined_gradients(MODEL, params, batch, step)
+    assert torch.equal(flatten(stacked), flatten(alike))
 
     start = MODEL.init(0)
     plain = Imitation(MODEL, LOCAL).train(start, examples, rows[:1], Rng.seeded(0))

@@ -201,6 +201,20 @@ def test_property_inference_attacks_the_configured_federation_where_it_has_a_vic
     assert "clients with shares of all data" in family.differs(stressed)
 
 
+def test_property_inference_reads_convolutions_by_contrast() -> None:
+    """In the place of the published forest: as many ways, and no more to correct for."""
+    configured = subject(
+        data={"kind": "faces", "count": 400, "label": "male", "rows": 16, "columns": 16},
+        partition={"kind": "property", "clients": 3, "tag": "hat", "every": 2, "warmup": 2},
+        model={"kind": "cnn"},
+        trainer={"kind": "fedavg", "rounds": 9, "local": {"steps": 1, "batch_size": 16, "lr": 0.1}},
+        audit={"property_inference": {"controls": [], "victims": 2}},
+    )
+    found = find("property inference").measure(configured, NONE, 0).findings
+    assert [one.attack for one in found] == ["passive inference", "passive inference by contrast"]
+    assert {(one.units, one.unit) for one in found} == {(2, "victims")}
+
+
 def test_property_inference_needs_a_property() -> None:
     assert "audit.property" in find("property inference").admits(subject())
 

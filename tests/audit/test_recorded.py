@@ -15,7 +15,7 @@ from tests.audit.test_families import DIGITS, NONE, coterie, subject
 
 from coterie.audit.engine import audit
 from coterie.audit.families.preference_profiling import of_each_class
-from coterie.audit.families.property_inference import FAMILY, WAYS
+from coterie.audit.families.property_inference import DENSE, FAMILY
 from coterie.audit.plugins import find
 from coterie.audit.recorded import (
     DESCRIPTION,
@@ -252,7 +252,7 @@ def test_property_inference_from_published_models_alone(tmp_path: Path) -> None:
     live = replace(FAMILY.attack(3, model, trainer, Defence(), federation.clients), warmup=4)
     held = split.auxiliary(federation)
     view = Tape([live.threat], recording).view(live.threat)
-    guesses = live.infer_by(view, held, Rng.seeded(0).child("attack"), tuple(WAYS.values()))
+    guesses = live.infer_by(view, held, Rng.seeded(0).child("attack"), tuple(DENSE.values()))
 
     write_arrays(tmp_path / "held.npz", held.whole())
     description = {

@@ -32,7 +32,7 @@ def lacking(recording: Recording) -> str:
 
 def replay(
     attack_on: Callable[[Model, AnyTrainer, Defence, int], PassiveProperty],
-    ways: Mapping[str, Features],
+    ways_of: Callable[[Model], Mapping[str, Features]],
     recording: Recording,
     seed: int,
 ) -> Evidence:
@@ -42,6 +42,7 @@ def replay(
     model, guard = recording.model(view, examples), recording.defence
     attack = attack_on(model, recording.trainer, guard, recording.clients)
     attack = replace(attack, threat=threat, warmup=recording.options.warmup)
+    ways = ways_of(model)
     known, streams = auxiliary(recording, examples), Rng.seeded(seed).child("attack")
     guesses = attack.infer_by(view, known, streams, tuple(ways.values()))
     truth = recording.truth.used_property()
@@ -78,7 +79,7 @@ def _suspected(guess: Suspicions, attack: str) -> Suspected:
         for round, score in scores
     ]
     rows.sort(key=lambda row: -float(row[1]))
-    return Suspected(FAMILY, attack, ADVERSARY, "round and cluster", "suspicion, 0 to 1", rows)
+    return Suspected(FAMILY, attack, ADVERSARY, "round and cluster", "suspicion", rows)
 
 
 def _chart(guess: Suspicions, way: str) -> Chart:

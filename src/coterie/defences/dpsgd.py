@@ -64,6 +64,18 @@ class NoisyGradients(ClientGuard):
         self._spend(step, self.noise_multiplier)
         return layout.unflatten(torch.from_numpy(released))
 
+    def imagined_gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """Clipped and noised in floating point: four times as fast for convolutions, whose exact sums take long."""
+        grads = model.gradients(params, batch, self.example_clip)
+        if self.noise_multiplier == 0:
+            return grads
+        draws = step.turn.draws("imagined", "dp-sgd", step.index).torch()
+        spread = self.noise_multiplier * self.clip / step.divisors  # (clients,)
+        for leaf in grads.values():
+            noise = torch.randn(leaf.shape, generator=draws)
+            leaf.add_(noise.mul_(spread.view(-1, *[1] * (leaf.dim() - 1))))
+        return grads
+
     def _spend(self, step: Step, multiplier: float) -> None:
         """In batches of a fixed size a record's place is taken by another: not sampled, and twice as much changes."""
         for client, rate, active in zip(step.ids.tolist(), step.rates.tolist(), step.active.tolist(), strict=True):

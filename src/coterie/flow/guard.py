@@ -84,6 +84,10 @@ class ClientGuard:
         """The gradients of a local step, leaves (clients, ...): where noise must be added to exact sums, it is here."""
         return model.gradients(params, batch, self.example_clip)
 
+    def imagined_gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
+        """Of the same distribution, for whoever imagines clients: these hide nobody, and need not be exact."""
+        return self.gradients(model, params, batch, step)
+
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
         """Called in each local step with leaves (clients, ...)."""
         return grads

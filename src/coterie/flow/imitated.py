@@ -35,7 +35,7 @@ class ImitatedGuard:
         def gradients(params: Params, index: int, batch: Batch) -> dict[str, Tensor]:
             clients = len(batch.divisors)
             step = Step(torch.arange(clients), index, batch.divisors, torch.ones(clients), batch.active, False, turn)
-            return dict(guard.gradient(guard.gradients(model, params, batch, step), params, step))
+            return dict(guard.gradient(guard.imagined_gradients(model, params, batch, step), params, step))
 
         return gradients
 

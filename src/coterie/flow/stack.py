@@ -57,9 +57,23 @@ class StackedClient(ClientGuard):
         return cohort.columns
 
     def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
+        own = self._noiser
+        return (
+            super().gradients(model, params, batch, step) if own is None else own.gradients(model, params, batch, step)
+        )
+
+    def imagined_gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
+        own = self._noiser
+        if own is None:
+            return super().imagined_gradients(model, params, batch, step)
+        return own.imagined_gradients(model, params, batch, step)
+
+    @property
+    def _noiser(self) -> ClientGuard | None:
+        """The member that makes gradients of its own."""
         own = [guard for guard in self.guards if type(guard).gradients is not ClientGuard.gradients]
         require(len(own) <= 1, "members that noise gradients", len(own), "must be one; keep one of them")
-        return own[0].gradients(model, params, batch, step) if own else super().gradients(model, params, batch, step)
+        return own[0] if own else None
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
         return reduce(lambda found, guard: guard.gradient(dict(found), params, step), self.guards, grads)

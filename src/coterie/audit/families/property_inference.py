@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
+from typing import Any
 
+from coterie.attacks.contrast import Contrast
 from coterie.attacks.others import Rules
 from coterie.attacks.property import PassiveProperty, property_threat
 from coterie.attacks.property_active import ActiveProperty, head_names
@@ -39,7 +41,15 @@ from coterie.rng import Rng
 
 KNEW = property_threat(PropertySplit.attacker).knows
 GAMMAS: dict[str, float | None] = {"passive": None, "active": 1.0, "scaled": 5.0}
-WAYS: Mapping[str, Features] = {"": directions, " by magnitudes": magnitudes}  # which finds more depends on the model
+DENSE: Mapping[str, Features] = {"": directions, " by magnitudes": magnitudes}
+CONVOLVED: Mapping[str, Features] = {"": directions, " by contrast": Contrast()}
+RICHLY: Mapping[str, Any] = {
+    "imagine_every": 1,
+    "others": 8,
+    "each": 8,
+    "pairs": 24,
+    "most_grown": 512,
+}  # for contrasts
 OF = {Control.NONE: "", Control.PLACEBO: " of a placebo", Control.ABSENT: " of what is absent"}
 
 
@@ -63,9 +73,10 @@ class PropertyInference(Family):
         "From published models the adversary has each cluster's aggregate update, and takes its own upload out of it; "
         "from its own data it makes updates with and without the property, learns to tell them apart, and scores every "
         "(round, cluster). The active one trains the model to tell the property apart, the scaled one uploads five "
-        "times that. Each looks at updates with their signs, and by magnitudes, as published: which finds more depends "
-        "on the model. The victim uses property data in some rounds; labels are matched. The placebo is a random tag "
-        "with the property's size and label mix, absent a victim that never uses property data."
+        "times that. Each looks at updates in two ways: with their signs; and by magnitudes, as published, or, of "
+        "convolutions, by contrast with what was imagined of the same round. The victim uses property data in some "
+        "rounds; labels are matched. The placebo is a random tag with the property's size and label mix, absent a "
+        "victim that never uses property data."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -123,7 +134,8 @@ class PropertyInference(Family):
         insiders = [attack] if isinstance(attack, ActiveProperty) else []
         played = play(trainer, federation, model, guard, rng, [attack.threat], insiders)
         view, known = played.view(attack.threat), split.auxiliary(federation)
-        guesses = attack.infer_by(view, known, rng.child("attack"), tuple(WAYS.values()))
+        ways = ways_of(model)
+        guesses = attack.infer_by(view, known, rng.child("attack"), tuple(ways.values()))
         truth = played.witness.property_truth(federation)
         findings = [
             replace(
@@ -132,7 +144,7 @@ class PropertyInference(Family):
                 control=control is not Control.NONE,
                 by_round=auc_by_round(guess, truth),
             )
-            for way, guess in zip(WAYS, guesses, strict=True)
+            for way, guess in zip(ways, guesses, strict=True)
         ]
         return Attacked(findings, played, trainer, federation)
 
@@ -141,7 +153,7 @@ class PropertyInference(Family):
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
         attack_on = partial(self.attack, recording.subject.audit.property_inference.every)
-        return replay_property.replay(attack_on, WAYS, recording, seed)
+        return replay_property.replay(attack_on, ways_of, recording, seed)
 
     def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
         """As configured; in a stress test for as many rounds as it needs, and with the sampling that DP-SGD needs."""
@@ -167,13 +179,20 @@ class PropertyInference(Family):
     def attack(
         self, every: int, model: Model, trainer: Trainer[object], guard: Defence, clients: int
     ) -> PassiveProperty:
+        imagined: Mapping[str, Any] = RICHLY if ways_of(model) is CONVOLVED else {"imagine_every": every}
         return PassiveProperty(
             imitation_of(model, trainer, guard),
             property_threat(PropertySplit.attacker),
-            imagine_every=every,
             rules=rules_of(trainer, clients, guard),
             most_features=1024,
+            **imagined,
         )
+
+
+def ways_of(model: Model) -> Mapping[str, Features]:
+    """Two, for each is one more to be corrected for. Of convolutions a contrast finds more than the published forest;
+    of dense networks it finds less, and costs more."""
+    return CONVOLVED if any(leaf.dim() > 2 for leaf in model.init(0).values()) else DENSE
 
 
 def imitation_of(model: Model, trainer: Trainer[object], guard: Defence) -> Imitation:
