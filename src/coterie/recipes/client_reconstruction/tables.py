@@ -165,7 +165,8 @@ def rows(cells: Sequence[Cell], settings: Settings, results: Mapping[str, Result
     for one in cells:
         done = found(one, settings, results)
         if done:
-            beside = {name: over(done, name) for name in BESIDE} | {"accuracy": over(done, "accuracy", 0.0)}
+            least = {name: -1.0 if name.startswith("beyond") else 0.0 for name in (*BESIDE, "accuracy")}
+            beside = {name: over(done, name, lowest) for name, lowest in least.items()}
             if all(result["angle"] is not None for result in done.values()):
                 off = {seed: degrees_off(one, result["angle"]) for seed, result in done.items()}
                 beside["degrees off"] = Estimate.over(off, 0.0, 180.0)
