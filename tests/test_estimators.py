@@ -373,7 +373,7 @@ BAD: list[tuple[Any, str]] = [
     (lambda: FedDPKMeans(4).fit(PARTS, server_data=POINTS[:, :2]), "features of server_data=2 must be 3"),
     (lambda: FedDPKMeans(4).fit(PARTS, server_data=Public(np.full((9, 3), np.nan))), "server_data='NaN or infinity'"),
     (lambda: FedDPKMeans(4, bound=0.0).fit(PARTS, server_data=SERVER), "bound=0.0 must be positive, or None"),
-    (lambda: FedDPKMeans(0).fit(PARTS, server_data=SERVER), r"n_clusters=0 must lie in 1..150"),
+    (lambda: FedDPKMeans(0).fit(PARTS, server_data=SERVER), r"n_clusters=0 must lie in 1..100000$"),
     (lambda: KFed(151).fit(PARTS), r"n_clusters=151 must lie in 1..150, the points there are"),
     (lambda: KFed(4, local_clusters=5).fit(PARTS), r"local_clusters=5 must lie in 1..4"),
     (lambda: KFed(6, local_clusters=1).fit(PARTS), r"clusters=6 must lie in 1..5, the local centres there are"),

@@ -116,6 +116,21 @@ def test_public_scales_and_boxes() -> None:
     assert loose.cluster_centers_.max() == 8
 
 
+@pytest.mark.parametrize("level", ["record", "client"])
+@pytest.mark.parametrize("trust", ["trusted_aggregator", "distributed_noise", "local_noise"])
+def test_a_private_fit_does_not_stop_for_too_few_records(level: str, trust: str) -> None:
+    """A fit of four clusters that went through with four records, and not with three, would tell of the fourth."""
+    some = Public(points(30))
+    for count in (3, 1):
+        with pytest.warns(NoiseDrowned):
+            fit = FedDPKMeans(4, epsilon=1.0, level=level, trust=trust, random_state=0).fit(
+                points(count), groups=range(count), server_data=some
+            )
+        assert fit.cluster_centers_.shape == (4, 3)
+    with pytest.raises(InvalidInput, match=r"n_clusters=4 must lie in 1..3, the points there are"):
+        FedDPKMeans(4, epsilon=math.inf).fit(points(3), server_data=some)  # nothing is claimed here
+
+
 def test_weights() -> None:
     """Whoever weighs 0 is not there; at record level nobody weighs more than 1."""
     x = np.concatenate([points(6000), points(6000, 1) + 50])
@@ -124,7 +139,7 @@ def test_weights() -> None:
         found = estimator.fit(x, sample_weight=weights, groups=np.arange(12_000) % 30)
         assert worst(found.cluster_centers_) < 0.5
         assert found.inertia_ == pytest.approx(-found.score(x, sample_weight=weights), rel=1e-4)
-    with pytest.raises(InvalidInput, match=r"largest sample_weight=2.0 must be at most 1: noise hides a record"):
+    with pytest.raises(InvalidInput, match=r"largest sample_weight='above 1' must be at most 1: noise hides a record"):
         FedDPKMeans(4).fit(x, sample_weight=2 * weights)
     with pytest.raises(ValueError, match="at least one non-zero"):
         KFed(4).fit(x, sample_weight=0 * weights)

@@ -120,6 +120,16 @@ def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
         file.write(data)
 
 
+def write_for_good(path: Path, data: bytes) -> None:
+    """As ``write_atomically``, and once it returns, no power cut brings the old one back."""
+    write_atomically(path, data)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def kept_secret(path: Path, make: Callable[[], bytes]) -> bytes:
     """What this file holds, for its owner alone; made if there is none. Whoever calls keeps others out meanwhile."""
     if not path.exists():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import dp_accounting
@@ -208,6 +211,60 @@ def test_all_who_open_a_file_share_its_limit(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(made, books)) == 3
     assert Ledger(path=path).spent == pytest.approx(epsilon_of(ONE * 6, DELTA))
+
+
+def test_all_names_of_a_file_are_one_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that is replaced by a file, or a folder that the process has left, would let the limit be spent twice."""
+    limit, path, link = epsilon_of(ONE * 4, DELTA) * 1.001, tmp_path / "ledger.bin", tmp_path / "link.bin"
+    monkeypatch.chdir(tmp_path)
+    by_name = Ledger(limit, DELTA, "ledger.bin")
+    link.symlink_to(path)
+    by_link = Ledger(limit, DELTA, link)  # before there is a file
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert [made(book) for book in (by_name, by_link, by_name, by_link)] == [True, True, False, False]
+    assert link.is_symlink()
+    assert by_name == by_link == Ledger(path=path)
+    os.link(path, tmp_path / "other.bin")
+    for name in (path, tmp_path / "other.bin"):
+        with pytest.raises(InvalidInput, match=r"names of .*=2 must be 1: each would become a ledger of its own"):
+            Ledger(path=name)
+    with pytest.raises(InvalidInput, match="is no plain file"):
+        Ledger(path=tmp_path)
+
+
+def spend_all(path: Path, limit: float, who: int, said: Connection) -> None:
+    book = Ledger(limit, DELTA, path)
+    for number in range(100):
+        try:
+            book.hold(f"{who} {number}", CLAIM, tuple(rows_of(ONE)))
+        except BudgetSpent:
+            return
+        said.send(f"{who} {number}")
+
+
+def test_processes_that_spend_at_once_and_are_killed_lose_nothing_and_pass_no_limit(tmp_path: Path) -> None:
+    """Three at once, of which one is killed wherever it is after its first entry: all that was granted is in the file,
+    what is there beyond it is the one that could not be told any more, and the limit is full to the last."""
+    path, most, apart = tmp_path / "ledger.bin", 9, multiprocessing.get_context("fork")
+    limit, told = epsilon_of(ONE * most, DELTA) * 1.001, []
+    pipes = [apart.Pipe(duplex=False) for _ in range(3)]
+    writers = [apart.Process(target=spend_all, args=(path, limit, who, pipe[1])) for who, pipe in enumerate(pipes)]
+    for writer, (_, said) in zip(writers, pipes, strict=True):
+        writer.start()
+        said.close()
+    told.append(pipes[0][0].recv())
+    writers[0].kill()
+    for writer, (heard, _) in zip(writers, pipes, strict=True):
+        writer.join()
+        with suppress(EOFError):
+            while True:
+                told.append(heard.recv())
+    found = Ledger(path=path)
+    assert set(told) <= set(found._runs)
+    assert len(found._runs) == most
+    assert len(told) >= most - 1
+    assert found.spent <= limit
 
 
 def test_what_does_not_compose_or_has_no_proof_is_refused() -> None:

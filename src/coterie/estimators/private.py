@@ -25,6 +25,7 @@ from coterie.estimators.clustering import Clustering
 from coterie.privacy.accounting import require_budget
 from coterie.privacy.guarantee import Guarantee, Level, Neighbours, Trust
 from coterie.privacy.ledger import Ledger
+from coterie.protocols.clusterings.base import MOST_CLUSTERS
 from coterie.protocols.clusterings.provenance import Given, composed
 from coterie.protocols.clusterings.steps import DROWNED, Stepping
 from coterie.rng import Rng
@@ -86,9 +87,13 @@ class Private(Clustering):
         require(
             self._level is not Level.RECORD or largest <= 1,
             "largest sample_weight",
-            largest,
+            "above 1",  # how large it is, is the data's
             "must be at most 1: noise hides a record that counts once; divide the weights by their public maximum",
         )
+
+    def _most_clusters(self, federation: Federation) -> tuple[int, str]:
+        """Whether a fit goes through must not hang on how many records there are: that is the data's."""
+        return super()._most_clusters(federation) if self._level is None else (MOST_CLUSTERS, "")
 
     @property
     def _stated_neighbours(self) -> Neighbours | None:

@@ -139,10 +139,13 @@ class NoiseGrid:
         return (2**63 - 1) // (self.sensitivity + self.noise.largest)
 
     def noised(self, total: Whole, secrets: Secrets) -> NDArray[np.int64]:
-        """multiple * total + noise, in steps of the noise. Shares add up as these do, modulo 2^64 too."""
+        """multiple * total + noise, in steps of the noise. Shares add up as these do, modulo 2^64 too.
+
+        An error does not say how large the sum is: it has no noise yet.
+        """
         largest = max(abs(int(total.max(initial=0))), abs(int(total.min(initial=0))))
         most = (2**63 - 1 - self.noise.largest) // self.multiple
-        require(largest <= most, "largest sum, in steps", largest, f"must be at most {most}, or 64 bits are too few")
+        require(largest <= most, "largest sum", "beyond 64 bits", f"must be at most {most} steps; add up fewer units")
         flat = (total.astype(np.int64) * self.multiple).reshape(-1)
         self.noise.add_to(flat, self._node(secrets, flat))
         return flat.reshape(total.shape)

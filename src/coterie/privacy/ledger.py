@@ -21,6 +21,7 @@ import dp_accounting
 from dp_accounting import DpEvent
 
 from coterie.errors import BudgetSpent, InvalidInput, NotPermitted, require
+from coterie.files import require_plain, write_for_good
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, pure_events
 from coterie.privacy.guarantee import SIMULATION, Guarantee, Level, Neighbours
 from coterie.wire.codec import decode, encode, register
@@ -80,14 +81,16 @@ class Ledger:
 
     ``Ledger(limit=3.0, delta=1e-6)`` is for all that is done with one data set: hand it to every fit and every training
     run. What one of them would spend is reserved before it starts (``reserve``), and refused if that is more than is
-    left. With a ``path`` it outlives the process, and several processes can share it; a run that was killed keeps what
-    it had reserved. Limit and delta stay what they were when the file was made: ``Ledger(path=...)`` takes them from
-    there. Costs of record and client level do not compose, nor do those between different neighbours.
+    left. With a ``path`` it outlives the process, and several processes can share it, also by other names of the same
+    file; a run that was killed keeps what it had reserved. Limit and delta stay what they were when the file was made:
+    ``Ledger(path=...)`` takes them from there. Costs of record and client level do not compose, nor do those between
+    different neighbours.
     """
 
     limit: float = math.inf
     delta: float = 1e-6
-    path: Path | None = None
+    path: Path | str | None = None
+    _file: Path | None = field(default=None, init=False, repr=False, compare=False)  # by the one name that all share
     _times: dict[tuple[int, Spend], int] = field(default_factory=dict, repr=False)
     _runs: dict[str, tuple[Row, ...]] = field(default_factory=dict, repr=False)
     _terms: tuple[str, str] | None = field(default=None, repr=False)  # level and neighbours of all that is in it
@@ -98,6 +101,9 @@ class Ledger:
     def __post_init__(self) -> None:
         require(self.limit > 0, "limit", self.limit, "must be positive: the largest epsilon that may be spent in all")
         require(0 < self.delta < 1, "delta", self.delta, "must lie in (0, 1); 1e-6 is usual")
+        if self.path is not None:
+            self.path = self._file = Path(self.path).resolve()
+            require_plain(self._file)
         self._read()
 
     # -- one run --------------------------------------------------------------------------------------------------
@@ -223,36 +229,36 @@ class Ledger:
 
     @contextmanager
     def _in_file(self) -> Iterator[None]:
-        if self.path is None:
+        if self._file is None:
             if os.getpid() != self._born_in:  # a fork would count apart
                 raise NotPermitted("Ledger without a path cannot go to another process, where it would count apart")
             yield
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_name(self.path.name + ".lock").open("a") as lock:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.with_name(self._file.name + ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self._read()
             yield
-            partial = self.path.with_name(self.path.name + ".part")
-            with partial.open("wb") as file:
-                file.write(encode(Book(self._runs, self._terms, self.limit, self.delta, self._simulated)))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self.path)
+            book = Book(self._runs, self._terms, self.limit, self.delta, self._simulated)
+            write_for_good(self._file, encode(book))
 
     def _read(self) -> None:
-        if self.path is None or not self.path.exists():
+        if self._file is None or not self._file.exists():
             return
+        names = self._file.stat().st_nlink
+        require(names <= 1, f"names of {self._file}", names, "must be 1: each would become a ledger of its own")
         try:
-            book = decode(self.path.read_bytes())
+            book = decode(self._file.read_bytes())
         except InvalidInput as error:  # taken for an empty one, it would let all be spent again
-            raise InvalidInput(f"path={self.path} is damaged ({error}); put back a whole copy of it") from error
+            raise InvalidInput(f"path={self._file} is damaged ({error}); put back a whole copy of it") from error
         if not isinstance(book, Book):
-            raise InvalidInput(f"path={self.path} holds no ledger; name another file")
+            raise InvalidInput(f"path={self._file} holds no ledger; name another file")
         if math.isinf(self.limit):  # whoever names none takes what is there
             self.limit, self.delta = book.limit, book.delta
         named, kept = (self.limit, self.delta), (book.limit, book.delta)
-        require(named == kept, f"(limit, delta) of {self.path}", named, f"must be {kept}, as when the ledger was begun")
+        require(
+            named == kept, f"(limit, delta) of {self._file}", named, f"must be {kept}, as when the ledger was begun"
+        )
         self._runs, self._terms, self._simulated = dict(book.runs), book.terms, book.simulated
 
     def __sklearn_clone__(self) -> Ledger:

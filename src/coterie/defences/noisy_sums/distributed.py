@@ -116,7 +116,7 @@ class SharingClient(ClientGuard):
         flat = flatten(noisy, leading=2)  # (clients, 1, length) int64
         if self.masks is not None:
             largest = int(flat.abs().max())
-            require(largest < 2**53, "largest share, in steps", largest, "must be below 2^53 to be masked")
+            require(largest < 2**53, "largest share", "beyond the masks", "must be below 2^53 steps")
             return advertise(sent, flat, sent.membership, shapes_of(noisy), cohort, self.masks)
         shapes = shapes_of(noisy)
         ids = tuple(sent.ids.tolist())

@@ -243,7 +243,7 @@ def noised(values: Tensor, grid: NoiseGrid | None, secrets: Secrets) -> Tensor:
     """
     steps = values.double() * UNITS
     largest = float(steps.abs().max()) if steps.numel() else 0.0
-    require(largest < 2.0**53, "largest sum", largest / UNITS, f"must be below {2.0**53 / UNITS:.3g}; scale it down")
+    require(largest < 2.0**53, "largest sum", "beyond the grid", f"must be below {2.0**53 / UNITS:.3g}; scale it down")
     whole = steps.round_().long()
     return whole if grid is None else torch.from_numpy(grid.noised(whole.numpy(), secrets))
 

@@ -83,11 +83,15 @@ class NearestCentreEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """What a private level asks for besides."""
 
     def _with_enough(self, federation: Federation) -> Federation:
-        points = int(federation.train.sizes.sum())
-        whole = isinstance(self.n_clusters, int | np.integer) and 1 <= self.n_clusters <= points
-        remedy = f"must lie in 1..{points}, the points there are (n_samples={points})"
-        require(whole, "n_clusters", self.n_clusters, remedy)
+        most, why = self._most_clusters(federation)
+        whole = isinstance(self.n_clusters, int | np.integer) and 1 <= self.n_clusters <= most
+        require(whole, "n_clusters", self.n_clusters, f"must lie in 1..{most}{why}")
         return federation
+
+    def _most_clusters(self, federation: Federation) -> tuple[int, str]:
+        """So many can be asked for, and why no more."""
+        points = int(federation.train.sizes.sum())
+        return points, f", the points there are (n_samples={points})"
 
     # -- what is made of the centres ----------------------------------------------------------------------------
 
