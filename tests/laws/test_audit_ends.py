@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from tests.audit.test_families import coterie
 
+from coterie.audit import reference
 from coterie.audit.case import Subject, label, parse
 from coterie.audit.engine import admitted, audit
 from coterie.audit.reference import AS_CONFIGURED
@@ -19,9 +21,13 @@ from coterie.audit.toml import document
 from coterie.config import registry
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
+from coterie.flow.guard import Defence
+from coterie.measure.claims import Promise
 from coterie.measure.findings import AuditResult
+from coterie.measure.numerics.audit import NumericsAudit
 from coterie.report.html import render
 from coterie.report.values import ledger
+from coterie.rng import Rng
 from coterie.run.folder import RunFolder
 from coterie.run.training import train
 
@@ -64,7 +70,7 @@ CHOICES = [Choice.model_validate({"kind": kind, **options}) for kind, options in
 
 TINY: dict[str, Any] = {
     "name": "tiny",
-    "data": {"kind": "faces", "count": 240, "label": "hair", "rows": 12, "columns": 12, "rates": {"hat": [0.6, 0.4]}},
+    "data": {"kind": "faces", "count": 160, "label": "hair", "rows": 12, "columns": 12, "rates": {"hat": [0.6, 0.4]}},
     "partition": {"kind": "label_sets", "clients": 6, "sets": 2},
     "model": {"kind": "fcnn", "hidden": 4},
 }
@@ -80,7 +86,7 @@ AUDIT: dict[str, Any] = {
     "kmeans_reconstruction": {"victims": 1},
     "gradient_inversion": {"victims": 2, "pictures": 1, "iterations": 2},
     "client_reconstruction": {"rounds": 2, "steps": 1},
-    "model_membership": {"rehearsals": 4, "records": 60},
+    "model_membership": {"rehearsals": 4, "records": 40},
     "canaries": {"count": 12},
 }
 
@@ -92,6 +98,23 @@ def subject(trainer: str, *, poisson: bool = True, **more: Any) -> Subject:
     if trainer in ("vertical_kmeans", "weighted_grid"):
         more = {"partition": {"kind": "vertical", "parties": 3}, **more}
     return parse({**TINY, "public": {"rows": 40}, "trainer": chosen, "audit": AUDIT, **more}, "test")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def numerics_are_looked_at_once() -> Iterator[None]:
+    """What is found of DP-SGD's numerics, in seconds, is the same whoever trains: jobs are forked with it."""
+    asked = subject("fedavg", defence={"kind": "dpsgd", **DEFENCES["dpsgd"]})
+    case, look = asked.case(asked.trainers[0]), reference.numerics_of
+    found = look(case.promise, case.defence, Rng.seeded(case.seed).child("attack"))
+    assert found is not None
+
+    def recalled(promise: Promise | None, defence: Defence, rng: Rng) -> NumericsAudit | None:
+        proven = promise is not None and promise.guarantee.proven
+        return found if proven and defence == case.defence else look(promise, defence, rng)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "numerics_of", recalled)
+        yield
 
 
 def test_no_trainer_and_no_defence_is_missing() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ def build(target: Target, options: Mapping[str, object], what: str, given: Given
     ``given`` are objects that no file can name, for whoever has a parameter of that name. They are made when somebody
     asks for them.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError, validate_call
+    from pydantic import ValidationError
 
     parameters = inspect.signature(target).parameters
     handed = {name: make() for name, make in (given or {}).items() if name in parameters}
@@ -131,11 +132,20 @@ def build(target: Target, options: Mapping[str, object], what: str, given: Given
         return target(**options)  # a user's own class checks its arguments itself
     refuse_flags(target, options, f"{what} option")
     try:
-        if inspect.isclass(target):
-            return TypeAdapter(target).validate_python(dict(options))
-        return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)(**options, **handed)
+        return _checked(target)(**options, **handed)
     except ValidationError as error:
         raise InvalidInput(complaint(error, f"{what} option")) from error
+
+
+@cache
+def _checked(target: Target) -> Callable[..., Any]:
+    """The target, which then raises a ValidationError at values of other types; a schema takes milliseconds to make."""
+    from pydantic import ConfigDict, TypeAdapter, validate_call
+
+    if inspect.isclass(target):
+        validate = TypeAdapter(target).validate_python
+        return lambda **options: validate(options)
+    return validate_call(config=ConfigDict(arbitrary_types_allowed=True))(target)
 
 
 def _members(members: list[Words]) -> list[Words]:

@@ -6,6 +6,7 @@ import inspect
 import re
 import reprlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
@@ -51,16 +52,21 @@ def deeper_than(levels: int, value: object) -> bool:
 
 def refuse_flags(target: Any, values: Mapping[str, object], where: str) -> None:
     """True and false are no numbers, and would pass as 1 and 0; nor is NaN: in a table, and in the tables within it."""
-    hints = get_type_hints(target)
+    hints = _hints(target)
     for name, value in values.items():
         alternatives = list(_alternatives(hints.get(name)))
         if isinstance(value, bool) and {int, float} & {*alternatives} and bool not in alternatives:
             raise InvalidInput(f"{where} {name}={value} must be a number")
         if value != value:
             raise InvalidInput(f"{where} {name}=nan is no number; say one")
-        tables = [one for one in alternatives if inspect.isclass(one) and get_type_hints(one)]
+        tables = [one for one in alternatives if inspect.isclass(one) and _hints(one)]
         if isinstance(value, Mapping) and len(tables) == 1:
             refuse_flags(tables[0], value, f"{where} {name}")
+
+
+@cache
+def _hints(target: Any) -> dict[str, Any]:
+    return get_type_hints(target)
 
 
 def _alternatives(hint: Any) -> Iterator[Any]:

@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import TypeVar, Union, cast
 
 from coterie.errors import InvalidInput
@@ -54,7 +55,7 @@ def _built(kind: object, value: Plain) -> object:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        hints, given = typing.get_type_hints(kind), _mapping(kind, value)
+        hints, given = _hints(kind), _mapping(kind, value)
         names = [field.name for field in dataclasses.fields(kind) if field.name in given]
         return kind(**{name: _built(hints[name], given[name]) for name in names})
     if kind is float:
@@ -62,6 +63,11 @@ def _built(kind: object, value: Plain) -> object:
     if isinstance(kind, type) and isinstance(value, kind):
         return value
     raise InvalidInput(f"{value!r} is no {kind}; the result was written by another version: delete it")
+
+
+@cache
+def _hints(kind: type) -> dict[str, object]:
+    return typing.get_type_hints(kind)
 
 
 def _mapping(kind: object, value: Plain) -> dict[str, Plain]:
