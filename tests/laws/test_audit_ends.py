@@ -16,6 +16,7 @@ from tests.audit.test_families import coterie
 from coterie.audit import reference
 from coterie.audit.case import Subject, label, parse
 from coterie.audit.engine import admitted, audit
+from coterie.audit.numerics import numerics_of
 from coterie.audit.reference import AS_CONFIGURED
 from coterie.audit.toml import document
 from coterie.config import registry
@@ -104,7 +105,7 @@ def subject(trainer: str, *, poisson: bool = True, **more: Any) -> Subject:
 def numerics_are_looked_at_once() -> Iterator[None]:
     """What is found of DP-SGD's numerics, in seconds, is the same whoever trains: jobs are forked with it."""
     asked = subject("fedavg", defence={"kind": "dpsgd", **DEFENCES["dpsgd"]})
-    case, look = asked.case(asked.trainers[0]), reference.numerics_of
+    case, look = asked.case(asked.trainers[0]), numerics_of
     found = look(case.promise, case.defence, Rng.seeded(case.seed).child("attack"))
     assert found is not None
 

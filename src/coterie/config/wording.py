@@ -59,7 +59,7 @@ def refuse_flags(target: Any, values: Mapping[str, object], where: str) -> None:
             raise InvalidInput(f"{where} {name}={value} must be a number")
         if value != value:
             raise InvalidInput(f"{where} {name}=nan is no number; say one")
-        tables = [one for one in alternatives if inspect.isclass(one) and _hints(one)]
+        tables = [one for one in alternatives if inspect.isclass(one) and get_type_hints(one)]
         if isinstance(value, Mapping) and len(tables) == 1:
             refuse_flags(tables[0], value, f"{where} {name}")
 
