@@ -44,7 +44,7 @@ class Contrast:
     def reader(self, made: Tensor, has: Tensor) -> Callable[[Tensor], Tensor]:
         """Scores of rows (rows, features), learnt from differences ``made`` and whether each ``has`` the property."""
         centre, spread = made.mean(0), made.std(0) + 1e-6
-        rows = (made - centre) / spread
+        rows = (made - centre).div_(spread)
         wanted = (2.0 * has.to(rows.dtype) - 1).unsqueeze(1)
         wide = rows.shape[1] > len(rows)  # then there are fewer equations in rows than in features
         products = rows @ rows.T if wide else rows.T @ rows
