@@ -214,10 +214,16 @@ def test_an_imagined_client_is_under_the_client_s_own_guard() -> None:
         torch.ones(3, dtype=torch.bool),
     )  # fmt: skip
     step = Step(torch.arange(3), 0, batch.divisors, torch.ones(3), batch.active, True, Turn(0, Roots.seeded(0)))
-    exact, alike = (make(MODEL, params, batch, step) for make in (quiet.gradients, quiet.imagined_gradients))
-    torch.testing.assert_close(flatten(alike), flatten(exact), atol=2e-4, rtol=0)  # a coarse grid has the exact ones
-    stacked = Stack(DpSgd(0.1, 1e-4), SecureSums()).client.imagined_gradients(MODEL, params, batch, step)
-    assert torch.equal(flatten(stacked), flatten(alike))
+    exact, rng = quiet.gradients(MODEL, params, batch, step), Rng.seeded(0)
+    alone, stacked = (imitated(guard) for guard in (quiet, Stack(DpSgd(0.1, 1e-4), SecureSums()).client))
+    assert alone is not None
+    assert stacked is not None
+    made, alike = (one.gradients(MODEL, rng) for one in (alone, stacked))
+    assert made is not None
+    assert alike is not None
+    imagined = flatten(made(params, 0, batch))
+    torch.testing.assert_close(imagined, flatten(exact), atol=2e-4, rtol=0)  # a coarse grid has the exact ones
+    assert torch.equal(flatten(alike(params, 0, batch)), imagined)
 
     start = MODEL.init(0)
     plain = Imitation(MODEL, LOCAL).train(start, examples, rows[:1], Rng.seeded(0))

@@ -41,6 +41,10 @@ class NoisyGradients(ClientGuard):
         return None if math.isinf(self.clip) else self.clip
 
     @property
+    def gradient_noise(self) -> float:
+        return self.noise_multiplier * self.clip if self.noise_multiplier > 0 else 0.0
+
+    @property
     def plain(self) -> bool:
         return self.example_clip is None and self.noise_multiplier == 0
 
@@ -63,18 +67,6 @@ class NoisyGradients(ClientGuard):
         released = grid.release(sums.totals, sums.origins, steps, secrets, largest, layout.length)
         self._spend(step, self.noise_multiplier)
         return layout.unflatten(torch.from_numpy(released))
-
-    def imagined_gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """Clipped and noised in floating point: four times as fast for convolutions, whose exact sums take long."""
-        grads = model.gradients(params, batch, self.example_clip)
-        if self.noise_multiplier == 0:
-            return grads
-        draws = step.turn.draws("imagined", "dp-sgd", step.index).torch()
-        spread = self.noise_multiplier * self.clip / step.divisors  # (clients,)
-        for leaf in grads.values():
-            noise = torch.randn(leaf.shape, generator=draws)
-            leaf.add_(noise.mul_(spread.view(-1, *[1] * (leaf.dim() - 1))))
-        return grads
 
     def _spend(self, step: Step, multiplier: float) -> None:
         """In batches of a fixed size a record's place is taken by another: not sampled, and twice as much changes."""

@@ -43,6 +43,11 @@ class ClientGuard:
         return None
 
     @property
+    def gradient_noise(self) -> float | None:
+        """The deviation of what ``gradients`` adds to a step's sum of clipped ones; None: it does something else."""
+        return 0.0 if type(self).gradients is ClientGuard.gradients else None
+
+    @property
     def dropout(self) -> float:
         """The dropout rate to train with; 0: the model's own."""
         return 0.0
@@ -83,10 +88,6 @@ class ClientGuard:
     def gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
         """The gradients of a local step, leaves (clients, ...): where noise must be added to exact sums, it is here."""
         return model.gradients(params, batch, self.example_clip)
-
-    def imagined_gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """Of the same distribution, for whoever imagines clients: these hide nobody, and need not be exact."""
-        return self.gradients(model, params, batch, step)
 
     def gradient(self, grads: dict[str, Tensor], params: Params, step: Step) -> Params:
         """Called in each local step with leaves (clients, ...)."""

@@ -35,7 +35,7 @@ class ImitatedGuard:
         def gradients(params: Params, index: int, batch: Batch) -> dict[str, Tensor]:
             clients = len(batch.divisors)
             step = Step(torch.arange(clients), index, batch.divisors, torch.ones(clients), batch.active, False, turn)
-            return dict(guard.gradient(guard.imagined_gradients(model, params, batch, step), params, step))
+            return dict(guard.gradient(_gradients(guard, model, params, batch, step), params, step))
 
         return gradients
 
@@ -54,6 +54,20 @@ class ImitatedGuard:
 def imitated(guard: ClientGuard) -> ImitatedGuard | None:
     """None: it leaves what clients compute and send as it is, as far as can be imagined."""
     return ImitatedGuard(guard) if _in_steps(guard) or _on_uploads(guard) else None
+
+
+def _gradients(guard: ClientGuard, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
+    """Distributed as the guard's own, in floating point: they hide nobody, and exact sums of convolutions take long."""
+    if guard.gradient_noise is None:
+        return guard.gradients(model, params, batch, step)
+    grads = model.gradients(params, batch, guard.example_clip)
+    if guard.gradient_noise > 0:
+        draws = step.turn.draws("imagined gradients", step.index).torch()
+        deviations = guard.gradient_noise / step.divisors  # (clients,)
+        for leaf in grads.values():
+            noise = torch.randn(leaf.shape, generator=draws)
+            leaf.add_(noise.mul_(deviations.view(-1, *[1] * (leaf.dim() - 1))))
+    return grads
 
 
 def _in_steps(guard: ClientGuard) -> bool:

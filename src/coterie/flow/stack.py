@@ -33,6 +33,10 @@ class StackedClient(ClientGuard):
         return min((guard.example_clip for guard in self.guards if guard.example_clip is not None), default=None)
 
     @property
+    def gradient_noise(self) -> float | None:
+        return 0.0 if self._noiser is None else self._noiser.gradient_noise
+
+    @property
     def dropout(self) -> float:
         return max(guard.dropout for guard in self.guards)
 
@@ -61,12 +65,6 @@ class StackedClient(ClientGuard):
         return (
             super().gradients(model, params, batch, step) if own is None else own.gradients(model, params, batch, step)
         )
-
-    def imagined_gradients(self, model: Model, params: Params, batch: Batch, step: Step) -> dict[str, Tensor]:
-        own = self._noiser
-        if own is None:
-            return super().imagined_gradients(model, params, batch, step)
-        return own.imagined_gradients(model, params, batch, step)
 
     @property
     def _noiser(self) -> ClientGuard | None:
