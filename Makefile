@@ -7,7 +7,7 @@ audit: .venv/installed  ## the main job on embedded data
 	$(BIN)/coterie audit
 
 test: .venv/installed  ## all tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 deploy-test: .venv/installed  ## real processes on loopback: a link, clients that are killed, strangers
 	$(BIN)/pytest tests/deploy
