@@ -186,6 +186,7 @@ def test_an_attack_is_named_in_a_file_or_on_the_command_line_and_edits_make_resu
 def test_an_attack_that_cannot_be_used_is_named(target: str, message: str) -> None:
     with pytest.raises((InvalidInput, DataMissing), match=message):
         plugins.all_families([target])
+    assert not any(family.target for family in plugins.all_families())  # nobody's name sticks to one of ours
 
 
 def test_what_others_wrote_imports_no_attack() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -64,7 +65,7 @@ def load(target: str) -> list[Family]:
         if not found:
             raise InvalidInput(f"attack {target!r} defines no subclass of coterie.audit.family.Family; write one")
     else:
-        found = [_instance(_attribute(target), target)]
+        found = [copy(_instance(_attribute(target), target))]  # it may be one of ours, which has no target
     for family in found:
         family.target = target
     return found
