@@ -10,14 +10,18 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.cluster import KMeans
+from torch import Tensor
 
+from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.provenance import Public
 from coterie.errors import InvalidInput, NoiseDrowned
 from coterie.estimators import FedDPKMeans, FederatedLloyd, KFed
 from coterie.learn.clusters import lloyd
+from coterie.protocols.clusterings.base import WEIGHT
 
 Array = NDArray[np.floating]
 CORNERS = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0], [0.0, 9.0, 0.0], [0.0, 0.0, 9.0]])
@@ -170,6 +174,53 @@ def test_nobody_else_stops_for_it(estimator: Any) -> None:
     found = clone(estimator).fit(x, groups=np.arange(2000) % 20)
     assert np.isfinite(found.cluster_centers_).all()
     assert np.isfinite(found.transform(x)).all()
+
+
+@pytest.mark.parametrize(("weight", "record"), [(1e25, 1e15), (1e39, 0.0), (1e300, -1e16), (1e-300, 1.0)])
+def test_no_weight_of_a_client_stops_the_others(weight: float, record: float) -> None:
+    """At client level any weight may be given; sums of products with it overflowed, and the error told of it."""
+    x, weights = points(2000), np.ones(2000)
+    x[0], weights[0] = record, weight
+    for server in (None, SERVER):
+        estimator = FedDPKMeans(4, epsilon=10.0, level="client", random_state=0)
+        found = estimator.fit(x, groups=np.arange(2000) % 200, sample_weight=weights, server_data=server)
+        assert np.isfinite(found.cluster_centers_).all()
+        assert worst(found.cluster_centers_) < 1.0
+    with pytest.raises(ValueError, match="sample_weight contains NaN"):
+        estimator.fit(x, groups=np.arange(2000) % 200, sample_weight=weights * np.nan)
+
+
+def tagged(x: Array, weights: Tensor | None) -> Federation:
+    offsets, kept = torch.arange(0, len(x) + 1, 10), torch.from_numpy(x).float()
+    tags = {} if weights is None else {WEIGHT: weights}
+    examples = Examples(kept, torch.zeros(len(x), dtype=torch.int64), 1, "points", tags)
+    nothing = Shards(torch.empty(0, dtype=torch.int64), torch.zeros_like(offsets))
+    return Federation(examples, Shards(torch.arange(len(x)), offsets), nothing, torch.full((len(offsets) - 1,), -1))
+
+
+@pytest.mark.parametrize("level", ["record", "client"])
+@pytest.mark.parametrize(
+    ("bad", "counts"), [(math.nan, 0.0), (-math.inf, 0.0), (-3.0, 0.0), (math.inf, 1e15), (1e300, 1e15)]
+)
+def test_weights_of_a_federation_follow_a_rule(level: str, bad: float, counts: float) -> None:
+    found = []
+    for weight in (bad, counts):
+        weights = torch.ones(2000, dtype=torch.float64)
+        weights[0] = weight
+        estimator = FedDPKMeans(4, epsilon=10.0, level=level, random_state=0)
+        found.append(estimator.fit(tagged(points(2000), weights), server_data=SERVER))
+    np.testing.assert_array_equal(found[0].cluster_centers_, found[1].cluster_centers_)
+    assert found[0].inertia_ == found[1].inertia_ < math.inf
+
+
+@pytest.mark.parametrize("level", ["record", "client"])
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1)])
+def test_records_of_a_federation_whose_sums_overflow_stop_nobody(level: str, signs: tuple[int, int]) -> None:
+    x = points(2000)
+    x[:2] = 3.4e38 * np.array(signs)[:, None]
+    for server in (None, SERVER):
+        found = FedDPKMeans(4, epsilon=10.0, level=level, random_state=0).fit(tagged(x, None), server_data=server)
+        assert worst(found.cluster_centers_) < 1.0
 
 
 @pytest.mark.parametrize("server", [None, SERVER], ids=["no server data", "server data"])

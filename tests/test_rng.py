@@ -26,6 +26,14 @@ def test_a_stream_is_its_name() -> None:
     assert stream.numpy().random() == stream.numpy().random()
 
 
+def test_a_stream_of_numpys_is_philox_under_the_nodes_key() -> None:
+    node = Rng.seeded(1).child("client", 7)
+    due = np.random.Generator(np.random.Philox(key=int.from_bytes(node.key, "little")))
+    found = pickle.loads(pickle.dumps(node.numpy()))
+    assert found.permutation(50).tolist() == due.permutation(50).tolist()
+    assert found.normal(size=3).tolist() == due.normal(size=3).tolist()
+
+
 def test_other_names_and_seeds_are_other_streams() -> None:
     keys = {
         Rng.seeded(seed).child("client", client, purpose).key

@@ -3,12 +3,14 @@ a file promises is compared with what it holds before memory is taken for it: te
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,6 +24,7 @@ TIMES, ALWAYS = 10, 64 << 20  # what reading may take: so many times the input, 
 PUBLISHED = 1000  # times, for archives of named data sets: zeros and ones fold well
 PART = 256  # bytes that one value of JSON takes at most, however few it is written in
 CHUNK = 1 << 20  # bytes that are unfolded at a time
+MOST_NAMES = 10_000  # of a folder that are looked through for a near one
 MOST = 1 << 28  # bytes of a file that describes something
 
 Array = NDArray[Any]
@@ -45,6 +48,16 @@ def require_plain(path: Path) -> None:
     """A pipe would be waited for, and a device never ends. What is not there at all is whoever opens it to say."""
     if path.exists() and not path.is_file():
         raise InvalidInput(f"{path} is no plain file; name one")
+
+
+def meant(path: Path) -> str:
+    """What of its folder a path that leads nowhere may have meant, as a question; empty where nothing is like it."""
+    try:
+        names = [one.name for one in islice(path.expanduser().absolute().parent.iterdir(), MOST_NAMES)]
+    except OSError:
+        return ""
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
+    return f"did you mean {str(path.with_name(close[0]))!r}? " if close else ""
 
 
 def contents(path: Path, most: int = MOST) -> bytes:

@@ -16,12 +16,13 @@ import hashlib
 import os
 import secrets
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, cast
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
+from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import DTypeLike, NDArray
 
 from coterie.errors import NotPermitted, require
 
@@ -56,12 +57,23 @@ class Rng:
         return generator
 
     def numpy(self) -> np.random.Generator:
-        return np.random.Generator(np.random.Philox(key=int.from_bytes(self.key, "little")))
+        return np.random.Generator(np.random.Philox(cast(np.random.SeedSequence, _Key(self.key))))
+
+
+class _Key(ISeedSequence):
+    """Philox(key=...) for a fraction of its time: that one first gathers entropy which it then does not use."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: DTypeLike = np.uint32) -> NDArray[np.uint64]:
+        """The two words of 64 bits that Philox asks for."""
+        return np.frombuffer(self._key, "<u8").astype(np.uint64)
 
 
 KEY_BYTES = 32
 _PERSON = b"coterie/secrets"
-_ZEROS = memoryview(bytes(1 << 18))  # what is enciphered to get the keystream, piece by piece
+_ZEROS = memoryview(bytes(1 << 20))  # what is enciphered to get the keystream, piece by piece
 _TAGGED = 1 << 30  # bytes that are tagged at once
 
 
@@ -117,8 +129,9 @@ class Secrets:
         if self.reproducible:
             return self
         tagger = Cipher(algorithms.AES(self._derived("upon")), modes.GCM(bytes(12))).encryptor()
+        shapes = ";".join(f"{part.dtype.str} {part.shape}" for part in numbers)  # how far each of them goes
+        tagger.authenticate_additional_data(f"{shapes}\n".encode())
         for part in numbers:
-            tagger.authenticate_additional_data(f"{part.dtype.str} {part.shape}".encode())  # how far the part goes
             flat = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
             for start in range(0, len(flat), _TAGGED):
                 tagger.authenticate_additional_data(flat[start : start + _TAGGED].data)
@@ -135,9 +148,7 @@ class Secrets:
 
     def bytes(self, count: int) -> bytes:
         """The first so many bytes of the stream."""
-        buffer = np.empty(count + Keystream.SPARE, dtype=np.uint8)
-        self.stream().fill(buffer, count)
-        return buffer[:count].tobytes()
+        return self.stream().read(count).tobytes()
 
     def number(self) -> int:
         """The first 256 bits of the stream as a whole number: a root for what takes one."""
@@ -201,14 +212,18 @@ class Keystream:
             size = min(len(_ZEROS), count - start)
             self._cipher.update_into(_ZEROS[:size], view[start : start + size + self.SPARE])
 
+    def read(self, count: int) -> NDArray[np.uint8]:
+        """The next ``count`` bytes."""
+        buffer = np.empty(count + self.SPARE, dtype=np.uint8)
+        self.fill(buffer, count)
+        return buffer[:count]
+
     def word(self) -> int:
         """The next 64 bits."""
         return int(self.words(1)[0])
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        buffer = np.empty(8 * count + self.SPARE, dtype=np.uint8)
-        self.fill(buffer, 8 * count)
-        return buffer[: 8 * count].view("<u8").astype(np.uint64, copy=False)
+        return self.read(8 * count).view("<u8").astype(np.uint64, copy=False)
 
     def __reduce__(self) -> NoReturn:
         raise NotPermitted("Keystream cannot be pickled or copied; read it where it was made")

@@ -218,6 +218,17 @@ def test_table_encodes_numbers_texts_and_tags(tmp_path: Path, ending: str) -> No
     assert plain.load(tmp_path).x.tolist() == [[20, 5], [30, 5], [40, 5], [50, 5]]
 
 
+def test_a_tag_that_is_kept_is_a_feature_too(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    people().to_csv(path, index=False)
+    plain = Table(path, label="income").load()
+    kept = Table(path, label="income", tags=("town", "branch"), keep=("town", "branch")).load()
+    assert torch.equal(kept.x, plain.x)
+    assert kept.tags["town"].tolist() == [2, 2, 0, 1]
+    with pytest.raises(InvalidInput, match="keep='town' must be one of tags"):
+        Table(path, label="income", keep=("town",)).load()
+
+
 def test_table_errors(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     people().to_csv(path, index=False)

@@ -12,6 +12,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -128,8 +129,8 @@ def test_how_much_is_read_and_made_says_nothing_of_what_is_drawn(monkeypatch: py
     amounts, values = set(), []
     for key in range(600):
         read.clear()
-        out = np.empty(3, dtype=np.int32)
-        Draws.of([Secrets.seeded(key)], 3)[0].fill(out)
+        out = np.zeros(3, dtype=np.int32)
+        Draws.of([Secrets.seeded(key)], 3)[0].add_to(out)
         amounts.add(tuple(read))
         values.append(out)
     assert len(amounts) == 1
@@ -140,12 +141,12 @@ def test_how_much_is_computed_says_nothing_of_how_many_were_drawn(monkeypatch: p
     """A server that times a deployed client would else read off how many records entered each batch."""
     model, params = Dense((20, 16, 3)), stack([Dense((20, 16, 3)).init(0)])
     x, y, active = torch.rand(1, 24, 20), torch.zeros(1, 24, dtype=torch.int64), torch.ones(1, dtype=torch.bool)
-    shapes: list[torch.Size] = []
+    shapes: list[tuple[int, ...]] = []
     multiplied = SummedOuterProducts.__init__
 
-    def counted(self: SummedOuterProducts, left: torch.Tensor, right: torch.Tensor, units: int, small: bool) -> None:
+    def counted(self: SummedOuterProducts, left: NDArray[Any], right: NDArray[Any], units: int) -> None:
         shapes.extend((left.shape, right.shape))
-        multiplied(self, left, right, units, small)
+        multiplied(self, left, right, units)
 
     monkeypatch.setattr(SummedOuterProducts, "__init__", counted)
     found = set()
@@ -217,8 +218,8 @@ def test_a_run_resumed_twice_with_other_data_is_two_releases(tmp_path: Path) -> 
     RunFolder(once).secrets()
     shutil.copytree(once, again)
     first, second = run(before, once), run(after, again)
-    noise = 4.0 / 12 / 2**0.5  # a client's, in the mean of two
-    assert float((first - second).std()) > 0.7 * noise  # the record itself moves it by 2 / 12 / 2 in all
+    noise = 4.0 / 12 / 2**0.5  # a client's, in the mean of two; in the difference of two releases 1.4 times that
+    assert float((first - second).std()) > 0.4 * noise  # false alarm 2e-6; the record moves it by 2 / 12 / 2 in all
 
 
 def test_a_run_resumed_with_other_data_pays_again(tmp_path: Path) -> None:

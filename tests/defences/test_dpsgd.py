@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
 from coterie.data.federation import Examples, Federation, Schedule, Shards
-from coterie.defences.dpsgd import DpSgd, grid_of
+from coterie.defences.dpsgd import DpSgd, block_width, grid_of
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
@@ -22,7 +23,7 @@ from coterie.learn.exact_gradients import gradient_step
 from coterie.learn.models.bundled import Cnn, Gru
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch, Model, OwnModule
-from coterie.learn.params import Layout, flatten, stack
+from coterie.learn.params import Layout, Params, flatten, stack
 from coterie.learn.sgd import Local
 from coterie.privacy.accounting import dpsgd_events, epsilon_of
 from coterie.privacy.grid import NoiseGrid
@@ -132,6 +133,15 @@ class Odd(nn.Module):
         return self.layer(x * self.scale)  # type: ignore[no-any-return]
 
 
+class Large(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1099, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
 MODELS: dict[str, tuple[Model, tuple[int, ...], int | None]] = {
     "dense": (Dense((12, 9, 3)), (12,), None),
     "convolutions": (Cnn(3, (1, 16, 16)), (1, 16, 16), None),
@@ -172,6 +182,49 @@ def test_an_example_moves_the_exact_sum_by_its_own_gradient(name: str, blocks: i
         assert float(moved.square().sum()) <= units**2  # whole numbers below 2^53: exact
 
 
+def test_blocks_are_of_one_width() -> None:
+    """Rows of a narrower last block are rounded otherwise: one that leaves made others move into a wide one."""
+    assert [block_width(width) for width in (0, 16, 4096, 4104, 8200)] == [1, 16, 4096, 2052, 2734]
+    model, params = Dense((40, 9, 3)), stack([Dense((40, 9, 3)).init(2)])
+    widths: list[int] = []
+
+    def batch(width: int) -> Batch:
+        x = torch.randn(1, width, 40, generator=torch.Generator().manual_seed(5))
+        ones = torch.ones(1, width)
+        return Batch(x, torch.zeros(1, width, dtype=torch.int64), ones, ones[:, 0], ones[:, 0].bool())
+
+    class Watched(Dense):
+        def _passed(self, params: Params, batch: Batch) -> tuple[list[Tensor], list[Tensor]]:
+            widths.append(batch.x.shape[1])
+            return super()._passed(params, batch)
+
+    watched = Watched((40, 9, 3))
+    assert watched._stands_alone(params, 32)
+    widths.clear()
+    (found,) = watched.whole_gradients(params, batch(72), 1.0, 10_000, 32).totals
+    assert widths == [32, 32, 32]
+    (again,) = model.whole_gradients(params, batch(96), 1.0, 10_000, 32).totals
+    (last,) = model.whole_gradients(params, replace(batch(96), weights=_behind(72, 96)), 1.0, 10_000, 32).totals
+    assert np.array_equal(found, again - last)
+
+
+def _behind(start: int, width: int) -> Tensor:
+    return (torch.arange(width) >= start).float().unsqueeze(0)
+
+
+def test_models_of_a_million_parameters_are_put_on_the_grid_in_double_precision() -> None:
+    """In single precision that would be refused: it could not keep the bound."""
+    model, length = OwnModule(Large), 1_100_000
+    params, x = stack([model.init(0)]), torch.randn(1, 16, 1099, generator=torch.Generator().manual_seed(1))
+    ones = torch.ones(1, 16)
+    batch = Batch(x, torch.zeros(1, 16, dtype=torch.int64), ones, ones[:, 0], ones[:, 0].bool())
+    units = NoiseGrid.planned(1.0, *reversed(model.units(16, length))).units
+    sums = model.whole_gradients(params, batch, 0.5, units, 16)
+    (total,) = sums.totals
+    clipped = flatten(model.gradients(params, batch, 0.5))[0]
+    assert float((torch.from_numpy(total) * sums.worth - clipped).norm() / clipped.norm()) < 0.02
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_exact_sum_is_the_clipped_gradient(name: str) -> None:
     (model, shape, tokens), draws = MODELS[name], torch.Generator().manual_seed(4)
@@ -182,7 +235,7 @@ def test_the_exact_sum_is_the_clipped_gradient(name: str) -> None:
     there[:, 12:] = 0
     batch, params = Batch(x, y, there, torch.full((2,), 12.0), active), stack([model.init(1), model.init(2)])
     clipped = flatten(model.gradients(params, batch, 0.3))
-    sums = model.whole_gradients(params, batch, 0.3, 1 << 16, 16)
+    sums = model.whole_gradients(params, batch, 0.3, min(1 << 16, model.units(16, clipped.shape[1])[1]), 16)
     whole = torch.stack([torch.from_numpy(total) * sums.worth for total in sums.totals])
     assert float((whole / 12 - clipped).norm() / clipped.norm()) < 0.02
 

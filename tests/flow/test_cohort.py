@@ -12,8 +12,9 @@ from tests.ring import blobs, cohort
 from torch import Tensor
 
 from coterie.data.federation import Schedule, Shards
+from coterie.defences.clipped_ldp import ClippedLdp
 from coterie.defences.dpsgd import DpSgd
-from coterie.flow.batches import plan_batches, poisson_batches
+from coterie.flow.batches import padded, plan_batches, poisson_batches, stepwise
 from coterie.flow.cohort import Memory, segment_mean
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Step
@@ -49,6 +50,17 @@ class TestPlan:
 
     def test_no_data_no_batches(self) -> None:
         assert plan(0, Local()) == []
+
+    @pytest.mark.parametrize("sizes", [(9, 4, 7), (3, 0, 8, 1), (0, 0)])
+    def test_all_clients_at_once_as_planned_one_by_one(self, sizes: tuple[int, ...]) -> None:
+        local, offsets = Local(steps=3, batch_size=4), np.array([0, *np.cumsum(sizes)])
+        each = [plan_batches(size, local, np.random.default_rng(client)) for client, size in enumerate(sizes)]
+        due = [padded(each, offsets, step, 4) for step in range(3 * (max(sizes) > 0))]
+        draws = (np.random.default_rng(client) for client in range(len(sizes)))
+        found = list(stepwise(sizes, local, draws, offsets))
+        assert len(found) == len(due)
+        for ours, one_by_one in zip(found, due, strict=True):
+            assert all(map(torch.equal, ours, one_by_one))
 
     def test_poisson_moments(self) -> None:
         """2000 batches at rate 0.2 of 50: sizes have mean 10, variance 8; bounds of six standard errors.
@@ -240,3 +252,17 @@ def test_threads_change_neither_noise_nor_ledger(guard: ClientGuard, monkeypatch
     )  # other shapes round otherwise
     assert spent == paid == again
     assert [client for client, _, _ in spent] == ([] if guard.plain else list(range(8)))
+
+
+@pytest.mark.parametrize("local", [Local(steps=3, batch_size=4, lr=0.3), Local(epochs=2, batch_size=4, lr=0.3)])
+def test_a_record_that_overflows_changes_what_its_own_client_trains_alone(local: Local) -> None:
+    """What pads the batches of smaller clients is their own: 0 times infinity is NaN."""
+    usual, model, guard = blobs((6, 5, 1, 6, 3, 1, 4, 5)), Dense((4, 6, 3)), ClippedLdp().client
+    x = usual.examples.x.clone()
+    x[0] = 3.4e38 * x[0].sign()
+    start = {name: leaf.expand(8, *leaf.shape) for name, leaf in model.init(0).items()}
+    changed = replace(usual, examples=replace(usual.examples, x=x))
+    one, other = (cohort(federation, model).train(start, local, guard) for federation in (usual, changed))
+    assert bool(other["0.weight"][0].isnan().any())
+    for name, leaf in one.items():
+        assert torch.equal(other[name][1:], leaf[1:]), name

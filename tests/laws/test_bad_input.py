@@ -141,7 +141,7 @@ BAD = [
     (lambda: FedProx(mu=-1.0), "mu=-1.0 must be at least 0"),
     (lambda: FedEM(components=0), "components=0 must be at least 1"),
     (lambda: Ifca(clusters=0), "clusters=0 must be at least 1"),
-    (lambda: Ifca(clusters=5, candidates=3), r"candidates=3 must be 0 \(random start\) or at least clusters=5"),
+    (lambda: Ifca(clusters=5, candidates=3), "clusters=5 must be at most candidates=3,"),
     (lambda: Ifca(choose_on=0), "choose_on=0 must be at least 1"),
     (lambda: Ifca(average_gradients=True), r"local=.* must be Local\(steps=1\)"),
     (lambda: Sattler(agreement=2.0), r"agreement=2.0 must lie in \[0, 1\]"),

@@ -52,6 +52,15 @@ def test_losses_are_torchs_and_slopes_their_derivatives(kind: str) -> None:
     assert torch.equal(before, outputs)
 
 
+@pytest.mark.parametrize("classes", [2, 12, 13])
+def test_many_at_once_as_one_by_one(classes: int) -> None:
+    outputs = 5 * torch.randn(3, 7, classes, generator=DRAWS)
+    y = torch.randint(classes, (3, 7), generator=DRAWS)
+    torch.testing.assert_close(CLASSES.many_slopes(outputs, y), CLASSES.slopes(outputs, y))
+    flat = outputs.flatten(0, 1), y.flatten()
+    torch.testing.assert_close(CLASSES.many_losses(*flat), CLASSES.losses(*flat))
+
+
 @kinds
 def test_outputs_predict_what_they_are_made_of(kind: str) -> None:
     rule = targets(Y[kind])
@@ -88,8 +97,8 @@ def test_gradients_are_autograd_s(model: Model, kind: str, clip: float | None) -
 @models
 def test_whole_gradients_of_dp_sgd(model: Model, kind: str) -> None:
     params, clip = stack([model.init(1), model.init(2)]), 0.3
-    sums = model.whole_gradients(params, batch(Y[kind]), clip, 1 << 16, 16)
     plain = flatten(model.gradients(params, batch(Y[kind]), clip))
+    sums = model.whole_gradients(params, batch(Y[kind]), clip, min(1 << 16, model.units(16, plain.shape[1])[1]), 16)
     whole = torch.stack([torch.from_numpy(total) * sums.worth for total in sums.totals])
     assert float((whole / 6 - plain).norm() / plain.norm()) < 0.02
 

@@ -20,7 +20,6 @@ from coterie.learn.whole import (
     exact_squares,
     radius,
     row_factors,
-    square_bounds,
     squared_norms,
     step_of,
     tight_rows,
@@ -138,10 +137,3 @@ def test_rows_that_are_not_finite_are_cleared_and_long_ones_are_not(units: int) 
     expected = whole_rows(torch.tensor([[3e38, -3e38], [0, 0], [0, 0], [0, 0], [3.0, 4.0], [0, 0]]), 1.0, units)
     assert torch.equal(whole_rows(rows, 1.0, units, cleared=True), expected)
     assert bool(expected[0].abs().min() > 0.7 * (units - 2))
-
-
-@given(arrays(np.float32, (3, 30), elements=st.integers(-20_000, 20_000).map(float)))
-def test_bounds_of_squares_are_bounds(rows: NDArray[np.float32]) -> None:
-    exact = squared_norms(rows.astype(np.int64))
-    bounds = square_bounds(torch.from_numpy(rows)).tolist()
-    assert all(square <= bound <= square * (1 + 1e-5) for square, bound in zip(exact, bounds, strict=True))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting import (
     ComposedDpEvent,
@@ -24,10 +26,12 @@ from scipy.stats import norm
 
 from coterie.errors import InvalidInput
 from coterie.privacy.accounting import (
+    PLACES,
     Guarantee,
     Level,
     Neighbours,
     Trust,
+    as_gaussian,
     delta_of,
     dpsgd_events,
     epsilon_of,
@@ -36,6 +40,7 @@ from coterie.privacy.accounting import (
     noise_for,
     split_gaussian,
 )
+from coterie.privacy.grid import LEAST_MULTIPLIER
 
 TRUST = Trust.TRUSTED_AGGREGATOR
 
@@ -244,3 +249,29 @@ def test_bad_budgets_name_the_remedy(epsilon: float) -> None:
         Guarantee.none("", Level.RECORD, TRUST)
     with pytest.raises(InvalidInput, match="is no guarantee"):
         Guarantee(math.inf, 0.0, Level.RECORD, TRUST)
+
+
+@pytest.mark.parametrize("multiplier", [1e-10, 1e-9, 2e-9, LEAST_MULTIPLIER, 1e-7, 1e-6, 0.99 * PLACES])
+@pytest.mark.parametrize("delta", [1e-12, 1e-10, 1e-7, 1e-6, 1e-5, 1e-3])
+def test_epsilons_of_hardly_any_noise_are_not_below_the_truth(multiplier: float, delta: float) -> None:
+    """In exact fractions; the analytic formula's second term, which is left out, only makes delta less.
+
+    In floats, 4.99e17 was stated of a multiplier of 1e-9 where delta is 1.
+    """
+    stated = epsilon_of([GaussianDpEvent(multiplier)], delta)
+    beyond = Fraction(stated) * Fraction(multiplier) - 1 / (2 * Fraction(multiplier))
+    assert norm.sf(float(beyond)) <= delta * (1 + 1e-8)
+    assert float(beyond) == pytest.approx(norm.isf(delta), abs=1e-3 + 1e-13 / multiplier)
+
+
+@pytest.mark.parametrize("epsilon", [1e-320, 1e-18, 1e-16, 1e-3, 0.999, 1.0, 39.0, 40.0, 710.0, 1e6, math.inf])
+def test_the_gaussian_that_stands_in_for_a_pure_mechanism_exists_for_every_epsilon(epsilon: float) -> None:
+    """Near 0 it is epsilon sqrt(2 pi) / 4 from the middle, and far out the root of twice epsilon."""
+    multiplier = as_gaussian(epsilon)
+    assert 0 <= multiplier < math.inf
+    if 1e-300 < epsilon < 0.01:
+        assert multiplier == pytest.approx(4 / (epsilon * math.sqrt(2 * math.pi)), rel=1e-5)
+    elif epsilon < 700:
+        assert norm.logsf(1 / multiplier) <= -np.logaddexp(0, epsilon)
+    elif epsilon < math.inf:
+        assert multiplier == pytest.approx(1 / math.sqrt(2 * epsilon), rel=0.01)

@@ -7,6 +7,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -155,6 +156,55 @@ def test_a_killed_run_gives_back_what_it_had_reserved_once_it_ends(tmp_path: Pat
     run(book, name="runs/a")
     assert book.spent == pytest.approx(epsilon_of(ONE * 2, DELTA))
     leaving.pop_all()  # it never comes to its end
+
+
+def resumed_and_killed(path: Path, noise: float) -> None:
+    with Ledger(path=path).reserve(CLAIM, [GaussianDpEvent(noise)], "runs/a"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(path: Path, noise: float) -> None:
+    process = multiprocessing.get_context("fork").Process(target=resumed_and_killed, args=(path, noise))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_a_resumed_run_that_is_killed_forgets_nothing(tmp_path: Path) -> None:
+    """Its forecast is smaller than what it had spent; once with the same noise, and once with other noise on top."""
+    path = tmp_path / "ledger.bin"
+    book = Ledger(10.0, DELTA, path)
+    run(book, times=3, name="runs/a")  # six releases
+    six = epsilon_of(ONE * 6, DELTA)
+    killed(path, 4.0)
+    assert Ledger(path=path).spent == pytest.approx(six)
+    killed(path, 20.0)
+    killed(path, 40.0)
+    many = epsilon_of([*ONE * 6, GaussianDpEvent(20.0), GaussianDpEvent(40.0)], DELTA)
+    assert Ledger(path=path).spent == pytest.approx(many)
+    run(Ledger(path=path), name="runs/a")  # it ends: what was reserved is given back, what was spent is not
+    assert Ledger(path=path).spent == pytest.approx(six)
+
+
+def test_what_a_resumed_run_had_spent_counts_towards_the_limit(tmp_path: Path) -> None:
+    path, both = tmp_path / "ledger.bin", epsilon_of([*ONE * 2, GaussianDpEvent(3.0)], DELTA)
+    run(Ledger(both * 0.999, DELTA, path), name="runs/a")
+    resumed = Ledger(path=path).reserve(CLAIM, [GaussianDpEvent(3.0)], "runs/a")
+    with pytest.raises(BudgetSpent, match=f"epsilon={both:.4g} would be spent"), resumed:
+        pass
+    run(Ledger(path=path), name="runs/a")
+
+
+def test_a_run_that_is_made_again_is_not_paid_for_twice() -> None:
+    """The forecast is of the client that is sampled most; others, and what is sent in fewer rounds, lie below it."""
+    events = dpsgd_events(0.2, 1.5, 30)
+    book = Ledger(limit=epsilon_of(events, DELTA) * 1.01, delta=DELTA)
+    with book.reserve(CLAIM, events, "runs/a") as own:
+        for client, rate in enumerate((0.2, 0.1, 0.05)):
+            own.spend(spend(1.5, rate), (client,), 20)
+    with book.reserve(CLAIM, events, "runs/a") as own:
+        assert book.spent == pytest.approx(epsilon_of(events, DELTA))
+        own.spend(spend(1.5, 0.1), (1,), 30)
 
 
 def test_a_refused_run_decides_nothing_about_those_that_follow() -> None:

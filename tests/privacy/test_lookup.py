@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 from tests.references.discrete_gaussian import Coins
 
-from coterie.privacy.lookup import BLOCK, CELLS, PLACES, REACH, SIGMA, Draws, Room, Table, _pi, table
+from coterie.privacy.lookup import BLOCK, CELLS, PLACES, REACH, SIGMA, Draws, Table, _pi, table
 from coterie.rng import Keystream, Secrets
 
 FALSE_ALARM = 1e-6
@@ -40,6 +40,15 @@ class Scripted(Keystream):
     def words(self, count: int) -> NDArray[np.uint64]:
         taken, self.left = self.left[:count], self.left[count:]
         return np.array(taken, dtype=np.uint64)
+
+
+def drawn_from(node: Secrets, count: int, announced: int | None = None) -> NDArray[np.int32]:
+    """In blocks."""
+    out = np.zeros(count, dtype=np.int32)
+    draws = Draws.of([node], count if announced is None else announced)[0]
+    for start in range(0, count, BLOCK):
+        draws.add_to(out[start : start + BLOCK])
+    return out
 
 
 def test_cells_and_proposals_make_up_the_distribution() -> None:
@@ -104,9 +113,7 @@ def test_a_word_next_to_a_threshold_asks_for_more() -> None:
 def test_draws_fit_the_distribution_value_by_value() -> None:
     """Chi-square over places in the bucket, over single values near zero, and over buckets; once in a million keys."""
     count, expected = 3_000_000, likely()
-    drawn = np.empty(count, dtype=np.int32)
-    Draws.of([Secrets.seeded(6)], count)[0].fill(drawn)
-    cells = drawn.astype(np.int64) - LOWEST
+    cells = drawn_from(Secrets.seeded(6), count).astype(np.int64) - LOWEST
     by_bucket, by_place = np.bincount(cells // PLACES, minlength=len(expected)), np.bincount(cells % PLACES)
     middle = slice(len(expected) // 2 - 250, len(expected) // 2 + 250)
     near = slice(-LOWEST - 5000, -LOWEST + 5000)
@@ -132,33 +139,34 @@ def test_what_the_cells_leave_is_the_remainder() -> None:
 
 
 def test_blocks_are_one_stream() -> None:
-    count = BLOCK + 1000
-    whole, parts = np.empty(count, dtype=np.int32), np.empty(count, dtype=np.int32)
-    Draws.of([Secrets.seeded(3)], count)[0].fill(whole)
-    draws = Draws.of([Secrets.seeded(3)], count)[0]
-    draws.fill(parts[:BLOCK])
-    draws.fill(parts[BLOCK:])
-    assert np.array_equal(whole, parts)
-    assert abs(whole).max() < REACH * SIGMA
+    """Cells, places and what is spare, read by hand from where they stand in it."""
+    count, found, node = BLOCK + 1001, table(), Secrets.seeded(3)
+    stream = node.stream()
+    hard_ones = math.ceil((mean := count * (CELLS - found.easy) / CELLS) + 6 * math.sqrt(mean) + 6)
+    spare, expected = iter(found.remainders(hard_ones, [stream])[0].tolist()), []
+    for size in (BLOCK, 1001):
+        raw = stream.read(3 * size)
+        for cell, place in zip(raw[: 2 * size].view("<u2").tolist(), raw[2 * size :].tolist(), strict=True):
+            expected.append(next(spare) if cell >= found.easy else int(found.lowest[cell]) + place)
+    assert drawn_from(node, count).tolist() == expected
+    assert max(map(abs, expected)) < REACH * SIGMA
 
 
 def test_remainders_that_do_not_suffice_are_drawn_anew() -> None:
     """More draws than were announced need more of w than was made ready: they come from the same stream, later."""
-    announced, count = 1000, 1_000_000
-    short = Draws.of([Secrets.seeded(4)], announced)[0]
-    short._room = Room.of(BLOCK)
-    again = np.empty(count, dtype=np.int32)
-    short.fill(again)
+    count = 1_000_000
+    again = drawn_from(Secrets.seeded(4), count, announced=1000)
     assert abs(again / SIGMA).max() > 4
     assert abs(np.mean((again / SIGMA) ** 2) - 1) < 6 * math.sqrt(2 / count)
+    known = drawn_from(Secrets.seeded(4), 1000)
+    assert np.array_equal(drawn_from(Secrets.seeded(4), 1000, announced=1000), known)
 
 
 def test_the_oracle_agrees() -> None:
     """An exact sampler of another kind, coin by coin, and ours, in deviations; once in a million keys."""
     coins, count = Coins(Secrets.seeded(8)), 4_000
     oracle = np.array([coins.gaussian(64**2) for _ in range(count)]) / 64
-    ours = np.empty(count, dtype=np.int32)
-    Draws.of([Secrets.seeded(9)], count)[0].fill(ours)
+    ours = drawn_from(Secrets.seeded(9), count)
     edges = [-math.inf, *np.linspace(-2, 2, 15), math.inf]
     first, second = (np.histogram(drawn, edges)[0] for drawn in (oracle, ours / SIGMA))
     assert ((first - second) ** 2 / (first + second)).sum() < chi2.isf(FALSE_ALARM, len(first) - 1)

@@ -34,8 +34,19 @@ def test_draws_of_several_nodes_are_those_of_each_alone(levels: int) -> None:
     noise, nodes = DiscreteGaussian(levels), [Secrets.seeded(seed) for seed in range(5)]
     for node, draws in zip(nodes, noise.draws(40_000, nodes), strict=True):
         total = np.zeros(40_000, dtype=np.int64)
-        noise.add_drawn(total, draws)
+        noise.add_scaled(total, 1, np.int64(1), total, draws)
         assert np.array_equal(total, noise.draw(40_000, node))
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5])
+@pytest.mark.parametrize("factor", [1, -1, 3, 1 << 20])
+def test_scaled_noise_is_the_whole_sum_rounded_once_and_scaled_once(levels: int, factor: int) -> None:
+    noise, count, root = DiscreteGaussian(levels), BLOCK + 11, Secrets.seeded(2)
+    total = np.arange(count) - count // 2
+    expected = (factor * total + noise.draw(count, root)).astype(np.float32) * np.float32(0.37)
+    out = np.empty(count, dtype=np.float32)
+    noise.add_scaled(total, factor, np.float32(0.37), out, *noise.draws(count, [root]))
+    assert np.array_equal(out, expected)
 
 
 def test_32_bits_hold_the_narrowest_alone() -> None:

@@ -65,7 +65,7 @@ def test_two_groups_are_served_and_modules_predict_as_they_were_scored(protocol:
         x, y = (part[here.test[client]] for part in (here.examples.x, here.examples.y))
         outputs = outcome.module(client)(x)
         above, below = tally(outputs if kind == "numbers" else outputs.sigmoid(), y).sum(0).tolist()
-        assert above / below == pytest.approx(float(outcome.scores.values[client]), rel=1e-4)
+        assert above / below == pytest.approx(float(outcome.scores.values[client]), rel=1e-4, abs=1e-8)
 
 
 def test_one_model_cannot_serve_both() -> None:

@@ -42,7 +42,7 @@ class Holdings:
         sizes = np.bincount(owners, minlength=len(self.clients))
         offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
         nothing = Shards(torch.empty(0, dtype=torch.int64), torch.zeros_like(offsets))
-        tags = {} if weights is None else {weight: torch.from_numpy(weights.astype(np.float32))}
+        tags = {} if weights is None else {weight: torch.from_numpy(weights.clip(0, LARGEST).astype(np.float32))}
         examples = Examples(x, torch.zeros(len(x), dtype=torch.int64), 1, "parts", tags)
         return Federation(examples, Shards(rows, offsets), nothing, torch.full((len(self.clients),), -1))
 

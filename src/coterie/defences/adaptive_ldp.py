@@ -108,9 +108,14 @@ def noised(leaves: Params, deviations: Mapping[str, float], secrets: Secrets) ->
 class AdaptiveNoise(ClientGuard):
     how: AdaptiveLdp
 
+    @property
+    def reveals(self) -> str:
+        why = "whether it adds noise, and how much, which follow from accuracy and similarity on its raw data"
+        return why if self.how.adds_noise else ""
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         how = self.how
-        if cohort.turn.kind.name not in UPLOADS or not max(how.probability, how.high, how.medium):
+        if cohort.turn.kind.name not in UPLOADS or not how.adds_noise:
             return sent
         epsilon = how.budget.at(cohort.turn.round)
         rows = []
@@ -229,6 +234,10 @@ class AdaptiveLdp(Defence):
         require_count("width", self.width, 1, MOST_WIDTH)
 
     @property
+    def adds_noise(self) -> bool:
+        return max(self.probability, self.high, self.medium) > 0
+
+    @property
     def client(self) -> ClientGuard:
         return AdaptiveNoise(self)
 
@@ -242,6 +251,10 @@ class AdaptiveLdp(Defence):
 @dataclass(frozen=True)
 class PlainNoise(ClientGuard):
     deviation: float
+
+    @property
+    def reveals(self) -> str:
+        return ""
 
     @property
     def noises_uploads(self) -> bool:

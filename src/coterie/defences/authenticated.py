@@ -41,6 +41,10 @@ class Authenticated(Defence):
         require(len(self.key) == KEY_BYTES, "len(key)", len(self.key), f"must be {KEY_BYTES} bytes from os.urandom")
 
     @property
+    def tags(self) -> bool:
+        return True
+
+    @property
     def client(self) -> ClientGuard:
         return TaggingClient(self.key)
 
@@ -55,6 +59,10 @@ class Authenticated(Defence):
 @dataclass(frozen=True)
 class TaggingClient(ClientGuard):
     key: bytes = field(repr=False)
+
+    @property
+    def reveals(self) -> str:
+        return ""
 
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         parts = [sent.pick(cohort.ids.new_tensor([position])) for position in range(len(sent))]

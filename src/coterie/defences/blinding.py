@@ -75,6 +75,10 @@ class BlindingClient(ClientGuard):
     spread: float
     permute: bool
 
+    @property
+    def reveals(self) -> str:
+        return ""
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         for leaf in sent.values.values():
             for memory in cohort.memory:

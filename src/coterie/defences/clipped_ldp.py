@@ -48,6 +48,10 @@ class ClippedNoise(ClientGuard):
     how: ClippedLdp
 
     @property
+    def reveals(self) -> str:
+        return ""
+
+    @property
     def noises_uploads(self) -> bool:
         return True
 

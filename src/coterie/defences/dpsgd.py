@@ -57,7 +57,7 @@ class NoisyGradients(ClientGuard):
             if math.isfinite(self.clip):  # clipped and not noised: that costs infinity
                 self._spend(step, 0.0)
             return super().gradients(model, params, batch, step)
-        width = min(step.width or batch.x.shape[1], MOST_WIDTH)
+        width = block_width(step.width or batch.x.shape[1])
         layout = Layout.of(params, leading=1)
         grid = grid_of(self.noise_multiplier, *model.units(width, layout.length))
         sums = model.whole_gradients(params, batch, self.clip, grid.units, width)
@@ -84,6 +84,12 @@ def grid_of(noise_multiplier: float, least: int, most: int) -> NoiseGrid:
 
 MOST_WIDTH = 4096
 """Of a block of examples whose gradients are added up at once."""
+
+
+def block_width(width: int) -> int:
+    """Blocks of one width, as few as there may be: in a narrower one the same rows would be rounded otherwise."""
+    blocks = -(-max(width, 1) // MOST_WIDTH)
+    return -(-max(width, 1) // blocks)
 
 
 ENTRIES = 1 << 32

@@ -103,6 +103,10 @@ class GridClient(ClientGuard):
     multiplier: float
 
     @property
+    def reveals(self) -> str:
+        return ""
+
+    @property
     def step(self) -> float:
         return (self.defence.high - self.defence.low) / 2 / HALF
 

@@ -49,7 +49,13 @@ def split(examples: Examples, test_share: float) -> tuple[Tensor, Tensor]:
     return rows[~held], rows[held]
 
 
-def facts_of(plan: Plan, data: Federation | VerticalFederation, clients: int, delta: float) -> RunFacts | None:
-    """Of this run, for this client's units: its own data, among so many clients."""
+def facts_of(
+    plan: Plan, data: Federation | VerticalFederation, clients: int, number: int, delta: float
+) -> RunFacts | None:
+    """Of this run, for this client's units: its own data, as the one of this number among so many clients."""
     facts = plan.protocol.facts(data, delta)
-    return None if facts is None else replace(facts, clients=clients)
+    if facts is None:
+        return None
+    own = sum(facts.columns)
+    columns = tuple(own if place == number else 0 for place in range(clients)) if own else ()
+    return replace(facts, clients=clients, columns=columns)

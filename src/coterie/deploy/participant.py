@@ -183,7 +183,7 @@ class Participant:
         plan = Plan.of(offer)
         plan.require_real()
         data = self._data(offer, plan)
-        facts = facts_of(plan, data, len(offer.names), self.policy.delta)
+        facts = facts_of(plan, data, len(offer.names), offer.number, self.policy.delta)
         self.policy.check(offer, plan, facts, set(self.cards))
         claim = self.policy.claim(plan, facts)
         if plan.cipher is not None:

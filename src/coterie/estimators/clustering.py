@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from coterie.data.federation import Federation
 from coterie.data.holdings import UserData, as_floats, holdings
@@ -12,7 +11,7 @@ from coterie.flow.ring import Ring
 from coterie.flow.turn import Roots
 from coterie.learn.clusters import lloyd
 from coterie.privacy.ledger import Ledger
-from coterie.protocols.clusterings.base import WEIGHT, Clusterer, Clusters
+from coterie.protocols.clusterings.base import WEIGHT, Clusterer, Clusters, weights_of
 from coterie.protocols.clusterings.nearest_centres import NearestCentreEstimator
 from coterie.rng import Rng, Secrets
 from coterie.wire.tape import Tape
@@ -66,7 +65,8 @@ class Clustering(NearestCentreEstimator):
         labels = lloyd.nearest(x, self._scaled_centres)
         distances = lloyd.squared_distances(x, self._scaled_centres, labels).double()
         self.labels_ = labels.numpy()
-        self.inertia_ = float((distances * federation.examples.tags.get(WEIGHT, torch.ones(()))).sum())
+        weights = weights_of(federation.examples)
+        self.inertia_ = float((distances if weights is None else distances * weights).sum())
         moves = {name.split("/")[0] for name in state.released if name.startswith(("centres", "lloyd"))}
         self.n_iter_ = max(1, len(moves))
         return state

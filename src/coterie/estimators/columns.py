@@ -47,6 +47,7 @@ class VerticalKMeans(NearestCentreEstimator):
     each party keeps to itself, and no party or server of a real federation would have it. ``predict`` and ``score``
     take joined rows, and go by Euclidean distances whatever ``fusion`` is. ``privacy_spent_`` is of one ``fit``: each
     tells everything anew, under fresh noise unless ``random_state`` is given, and what several cost adds up.
+    ``inertia_`` is of the records themselves, computed where ``fit`` runs, and no part of what is released.
     """
 
     def __init__(

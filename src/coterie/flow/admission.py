@@ -119,6 +119,8 @@ class Admission:
                 sees = self.asked.sees[[self._places[client] for client in ids.tolist()]]
                 bad["it is in a slot that it was not given"] = (membership * ~sees).any(1)
         found: dict[int, str] = {}
+        if not torch.stack(list(bad.values())).any():
+            return found
         for why, rows in bad.items():
             for client in ids[rows].tolist():
                 found.setdefault(client, why)

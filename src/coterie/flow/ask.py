@@ -145,11 +145,11 @@ class Sums:
         if self.sealed:  # whoever opens the sums divides, and needs the former models for empty slots
             return Published({}, self.counts, self.sealed, replace(previous.origin or previous, previous=None))
         filled = self.weights > 0
-        values = {}
+        everywhere, values = bool(filled.all()), {}
         for name, total in self.values.items():
             shape = (-1, *[1] * (total.dim() - 1))
             mean = (total / self.weights.clamp_min(1e-300).view(shape)).to(previous.values[name].dtype)
-            values[name] = torch.where(filled.view(shape), mean, previous.values[name])
+            values[name] = mean if everywhere else torch.where(filled.view(shape), mean, previous.values[name])
         return Published(values, self.counts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -27,9 +28,13 @@ def plan_batches(size: int, local: Local, draws: np.random.Generator) -> Plan:
     if local.epochs is not None:
         orders = [draws.permutation(size) for _ in range(local.epochs)]
         return [order[at : at + width] for order in orders for at in range(0, size, width)], 0
-    passes = -(-local.steps * width // size)
-    order = np.concatenate([draws.permutation(size) for _ in range(passes)])
-    return list(order[: local.steps * width].reshape(local.steps, width)), 0
+    return list(_shuffled(size, local.steps * width, draws).reshape(local.steps, width)), 0
+
+
+def _shuffled(size: int, count: int, draws: np.random.Generator) -> np.ndarray:
+    """So many places among the data, all of which have come before one comes again."""
+    passes = [draws.permutation(size) for _ in range(-(-count // size))]
+    return np.concatenate(passes)[:count]
 
 
 def public_width(batch_size: int) -> int:
@@ -51,18 +56,39 @@ def poisson_batches(size: int, local: Local, secrets: Secrets) -> Plan:
     return [np.flatnonzero(secrets.child(step).coins(rate, size)) for step in range(local.steps)], rate * size
 
 
-def padded(plan: list[Plan], offsets: np.ndarray, step: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One step of all clients: positions in rows and weights, both (clients, width), the divisors, and who is active.
+Drawn = tuple[Tensor, Tensor, Tensor, Tensor]
+"""One step of all clients: positions in rows and weights, both (clients, width), the divisors, and who is active."""
 
-    Client i's rows begin at ``offsets[i]``.
-    """
+
+def stepwise(
+    sizes: Sequence[int], local: Local, draws: Iterable[np.random.Generator], offsets: np.ndarray
+) -> Iterator[Drawn]:
+    """What ``padded`` gives of ``plan_batches`` where neither epochs nor coins make a client's batches uneven."""
+    lengths = np.array([min(local.batch_size, size) for size in sizes])
+    index = np.zeros((local.steps, len(sizes), lengths.max(initial=0)), dtype=np.int64)
+    for client, (size, own) in enumerate(zip(sizes, draws, strict=True)):
+        if size:
+            index[:, client] = offsets[client]  # what only pads is its own: 0 times another's overflow is not 0
+            order = _shuffled(size, local.steps * lengths[client], own).reshape(local.steps, -1)
+            index[:, client, : lengths[client]] = order + offsets[client]
+    active = torch.from_numpy(lengths > 0)
+    divisors = torch.from_numpy(lengths.astype(np.float32)).clamp_min(1)
+    inside = torch.from_numpy(np.arange(index.shape[2]) < lengths[:, None])
+    weights = torch.where(inside, 1 / divisors.unsqueeze(1), 0)
+    for places in torch.from_numpy(index) if active.any() else ():
+        yield places, weights, divisors, active
+
+
+def padded(plan: list[Plan], offsets: np.ndarray, step: int, width: int) -> Drawn:
+    """Client i's rows begin at ``offsets[i]``."""
     batches = [batches[step] if step < len(batches) else _NOTHING for batches, _ in plan]
     active = np.array([step < len(batches) for batches, _ in plan])
     lengths = np.array([len(batch) for batch in batches])
     given = np.array([divisor for _, divisor in plan])
     divisors = np.where(active, np.where(given > 0, given, lengths), 1).astype(np.float32)
     inside = np.arange(width) < lengths[:, None]
-    index = np.zeros(inside.shape, dtype=np.int64)
+    own = np.where([len(batches) > 0 for batches, _ in plan], offsets[: len(plan)], 0)  # as ``stepwise`` pads
+    index = np.repeat(own[:, None], width, axis=1)
     index[inside] = np.concatenate(batches) + np.repeat(offsets[: len(plan)], lengths)
     weights = np.where(inside, 1 / divisors[:, None], np.float32(0))
     return (

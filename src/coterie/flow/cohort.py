@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.data.federation import Examples, Schedule, Shards
 from coterie.errors import InvalidInput
-from coterie.flow.batches import padded, plan_batches, poisson_batches, public_width
+from coterie.flow.batches import Drawn, padded, plan_batches, poisson_batches, public_width, stepwise
 from coterie.flow.guard import ClientGuard
 from coterie.flow.turn import Metrics, Step, Turn
 from coterie.learn.models.model import Batch, Model
@@ -328,13 +328,17 @@ class Cohort:
             rows = shards.rows[index]
             yield Batch(*self._examples(rows), weights, divisors, active, self._dropout(label, step) if random else ())
 
-    def drawn(self, local: Local, label: str, offsets: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def drawn(self, local: Local, label: str, offsets: np.ndarray) -> Iterator[Drawn]:
         """``padded`` for one step after the other, where the clients' rows begin at these offsets."""
+        ids, sizes = self.ids.tolist(), self.round_shards.sizes.tolist()
+        if not (local.poisson or local.whole or local.epochs):
+            yield from stepwise(sizes, local, (self.rng(client, label).numpy() for client in ids), offsets)
+            return
         plan = [
             poisson_batches(size, local, self.turn.secrets(client, label))
             if local.poisson
             else plan_batches(size, local, self.rng(client, label).numpy())
-            for client, size in zip(self.ids.tolist(), self.round_shards.sizes.tolist(), strict=True)
+            for client, size in zip(ids, sizes, strict=True)
         ]
         steps = max(len(indices) for indices, _ in plan)
         width = max((max(map(len, indices)) for indices, _ in plan if indices), default=0)

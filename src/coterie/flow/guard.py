@@ -70,6 +70,17 @@ class ClientGuard:
         return False
 
     @property
+    def reveals(self) -> str:
+        """What of its raw data it lets out, beside what it is handed, under no noise that others have proven.
+
+        Empty: it goes by what it is handed, what is public, and chance. A guard that has a word of its own on what
+        leaves, and says nothing here, is taken at its worst.
+        """
+        own, plain = type(self), ClientGuard
+        silent = (own.contribute, own.follow_up, own.columns) == (plain.contribute, plain.follow_up, plain.columns)
+        return "" if silent else "what it makes of its data, of which it says nothing"
+
+    @property
     def answers_anyway(self) -> bool:
         """Whether ``contribute`` also takes training that ended in NaN: where silence would tell of the data."""
         return False
@@ -152,6 +163,16 @@ class Defence:
     @property
     def reads(self) -> bool:
         """Whether the server's half looks at single answers, so that nobody may seal them."""
+        return False
+
+    @property
+    def tags(self) -> bool:
+        """Whether clients vouch for their answers as they are, which tells of them, so that nobody may change them."""
+        return False
+
+    @property
+    def presumes(self) -> bool:
+        """Whether what it proves rests on bounds that the protocol's answers keep: no other noise may come first."""
         return False
 
     @property

@@ -9,6 +9,7 @@ cluster has looked at already. With d features, a client of n records that takes
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -34,6 +35,12 @@ def retraces(ring: AnyRing) -> bool:
     return plain and ring.model.retraces(rows, *local.shape(rows))
 
 
+def products_bytes(ring: AnyRing) -> int:
+    """Memory for a federation's examples and their products: every client has room for as many as the largest."""
+    sizes, features = ring.federation.sizes, ring.panel.examples.x[0].numel()
+    return 4 * (len(sizes) * int(sizes.max()) ** 2 + int(sizes.sum()) * features)
+
+
 class Kept:
     """A group's examples as they were when it was last asked: in most rounds they are the same."""
 
@@ -53,7 +60,7 @@ class RetracedCohort(JointCohort):
     kept: Kept = field(default_factory=Kept)
     _looked: tuple[Params, list[Tensor]] = field(default_factory=lambda: ({}, []))
 
-    @property
+    @cached_property
     def own(self) -> OwnExamples:
         return self.kept.own(self.rows, self.round_shards)
 
@@ -66,7 +73,8 @@ class RetracedCohort(JointCohort):
         """What the first layers gave for it is kept: training begins with that."""
         if shards is not None and shards is not self.round_shards:
             return super().example_losses(models, shards)
-        x, y = (whole.split([int(part.sizes.sum()) for part in self.parts]) for whole in (self.own.x, self.own.y))
+        rows = [int(part.round_shards.sizes.sum()) for part in self.parts]
+        x, y = (whole.split(rows) for whole in (self.own.x, self.own.y))
         each = self.own_models(models)
         outputs = [self.dense.first_outputs(own, rows) for own, rows in zip(each, x, strict=True)]
         self._looked = models, outputs
@@ -83,7 +91,7 @@ class RetracedCohort(JointCohort):
         example_weights: Tensor | None = None,
         label: str = "batches",
     ) -> dict[str, Tensor]:
-        if proximal or example_weights is not None:
+        if proximal or example_weights is not None or not self.own.finite:
             return super().train(start, local, guard, proximal=proximal, example_weights=example_weights, label=label)
         outputs = self._first_outputs(start)
         trained, rate = room_for(start), local.rate(self.turn.round)
@@ -97,8 +105,10 @@ class RetracedCohort(JointCohort):
         """(rows, width): of each client's examples under the model that it starts from."""
         models, looked = self._looked
         if isinstance(start, Copies) and start.models is models:
-            slots = start.choice.remainder(self._slots(models)).repeat_interleave(self.round_shards.sizes)
-            chosen = zip(slots.split([each.shape[1] for each in looked]), looked, strict=True)
-            return torch.cat([each[slot, torch.arange(len(slot))] for slot, each in chosen])
+            count = self._slots(models)
+            slots = start.choice.remainder(count).repeat_interleave(self.round_shards.sizes)
+            chosen = zip(slots.split([len(each) for each in looked]), looked, strict=True)
+            places = ((count * torch.arange(len(slot)) + slot, each) for slot, each in chosen)
+            return torch.cat([each.flatten(0, 1).index_select(0, place) for place, each in places])
         pairs = zip(self.own.clients, start["0.weight"], start["0.bias"], strict=True)
         return torch.cat([torch.addmm(bias, x, weight.T) for x, weight, bias in pairs])

@@ -19,7 +19,7 @@ from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Step, Turn
 from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Params
-from coterie.privacy.guarantee import Guarantee, RunFacts
+from coterie.privacy.guarantee import Guarantee, RunFacts, Trust
 from coterie.privacy.ledger import Spend
 from coterie.wire.messages import Contributions, Down, Kind, Published
 
@@ -47,6 +47,10 @@ class StackedClient(ClientGuard):
     @property
     def by_client(self) -> bool:
         return all(guard.by_client for guard in self.guards)
+
+    @property
+    def reveals(self) -> str:
+        return "; ".join(why for guard in self.guards if (why := guard.reveals))
 
     @property
     def answers_anyway(self) -> bool:
@@ -139,6 +143,16 @@ class Stack(Defence):
             [type(member).__name__ for member in members],
             f"must end with {sealing[:1]}: what is sealed cannot be changed any more",
         )
+        tagging = [place for place, member in enumerate(members) if member.tags]
+        later = [
+            type(member).__name__ for member in members[min(tagging, default=len(members)) + 1 :] if _sends(member)
+        ]
+        require(
+            not later,
+            "members",
+            later,
+            "must come before the one that tags: a tag tells of what they change, and no longer fits",
+        )
 
     @property
     def seals(self) -> bool:
@@ -147,6 +161,14 @@ class Stack(Defence):
     @property
     def reads(self) -> bool:
         return any(member.reads for member in self.members)
+
+    @property
+    def tags(self) -> bool:
+        return any(member.tags for member in self.members)
+
+    @property
+    def presumes(self) -> bool:
+        return any(member.presumes for member in self.members)
 
     @property
     def client(self) -> ClientGuard:
@@ -179,7 +201,42 @@ class Stack(Defence):
         return [event for member in self.members for event in member.events(run)]
 
     def guarantee(self, run: RunFacts) -> Guarantee | None:
-        """The strongest that is proven, or else what the first of them says: each holds as if it were alone."""
-        said = [found for member in self.members if (found := member.guarantee(run)) is not None]
-        proven = [found for found in said if found.proven]
-        return min(proven, key=lambda found: found.epsilon) if proven else next(iter(said), None)
+        """The strongest that is proven, or else what the first of them says.
+
+        What is proven of a member alone holds beside those that go by what they are handed: before it, that is its
+        data, and after it, what it has released. One that goes by raw data besides leaves nothing of it.
+        """
+        said = [(place, found) for place, one in enumerate(self.members) if (found := one.guarantee(run)) is not None]
+        proven = [(place, found) for place, found in said if found.proven]
+        if not proven:
+            return said[0][1] if said else None
+        whole = [found for place, found in proven if not self._undone(place, found)]
+        if whole:
+            return min(whole, key=lambda found: found.epsilon)
+        place, best = min(proven, key=lambda one: one[1].epsilon)
+        name, why = type(self.members[place]).__name__, "; ".join(self._undone(place, best))
+        return Guarantee.none(
+            f"{name} alone is ({best.epsilon:.4g}, {best.delta:.0e})-DP, but {why}",
+            best.level,
+            best.trust,
+            stated=best.epsilon,
+        )
+
+    def _undone(self, place: int, proven: Guarantee) -> list[str]:
+        """Why what is proven of this member alone is not proven beside the others."""
+        member, found = self.members[place], []
+        for other in (*self.members[:place], *self.members[place + 1 :]):
+            name = type(other).__name__
+            if why := other.client.reveals:
+                found.append(f"beside it {name} reveals {why}")
+            if other.reads and proven.trust is Trust.TRUSTED_AGGREGATOR:
+                found.append(f"{name} acts on single answers before there is noise on their sum")
+            if member.presumes and other.presumes:
+                found.append(f"{name} puts noise on the same sums, and only the first of two is given what is bounded")
+        return found
+
+
+def _sends(member: Defence) -> bool:
+    """Whether its clients' half changes what leaves them."""
+    guards = member.client.guards if isinstance(member.client, StackedClient) else (member.client,)
+    return any(type(guard).contribute is not ClientGuard.contribute for guard in guards)

@@ -20,7 +20,7 @@ from coterie.errors import require
 from coterie.flow.ask import State
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.joint import JointCohort
-from coterie.flow.retraced import Kept, RetracedCohort, retraces
+from coterie.flow.retraced import Kept, RetracedCohort, products_bytes, retraces
 from coterie.flow.ring import AnyRing, Ring
 from coterie.learn.params import Layout, map_leaves
 from coterie.wire.messages import TRAIN, Down, Up
@@ -29,7 +29,7 @@ TOGETHER_BYTES = 1 << 21
 """Parameters that are trained at the same time: more do not stay in a core's cache, and calls cost little then."""
 
 RETRACED_TOGETHER = 8
-"""Federations at a time, at least, whose steps do not touch most of the parameters."""
+"""Federations at a time, at least, whose steps do not touch most of the parameters, if their products fit in memory."""
 
 
 def run_together(rings: Sequence[Ring[State]], together_bytes: int = TOGETHER_BYTES) -> list[State]:
@@ -43,21 +43,28 @@ def run_together(rings: Sequence[Ring[State]], together_bytes: int = TOGETHER_BY
     if first.model is None or not first.model.vectorised:
         return [ring.run() for ring in rings]
     size = together_bytes // (4 * first.federation.clients * Layout.of(first.model.init(0)).length)
-    shorter = retraces(first)
-    size = max(size, RETRACED_TOGETHER) if shorter else size
+    fitting = min(ring.chunk_bytes for ring in rings) // max(map(products_bytes, rings))
+    shorter = all(map(retraces, rings)) and fitting > 1
+    size = min(max(size, RETRACED_TOGETHER), fitting) if shorter else size
     if size < 2:
         return [ring.run() for ring in rings]
+    groups = (rings[start : start + size] for start in range(0, len(rings), size))
+    return [state for group in groups for state in _run_group(group, shorter)]
+
+
+def _run_group(rings: Sequence[Ring[State]], shorter: bool) -> list[State]:
+    """All of them at the same time, from start to end: what they compute with stays near."""
     kept: dict[int, Kept] = {}
     desks = [_Desk(ring) for ring in rings]
     waiting = [desk for desk in desks if desk.step()]
     while waiting:
-        joint = [desk for desk in waiting if desk.down.kind == TRAIN]
-        slots = {desk.down.published.slots for desk in joint}
-        for count in slots:
-            alike = [desk for desk in joint if desk.down.published.slots == count]
-            for start in range(0, len(alike), size):
-                _answer(alike[start : start + size], kept.setdefault(start, Kept()) if shorter else None)
-        waiting = [desk for desk in waiting if desk.step()]
+        due = [desk for desk in waiting if desk.down.kind != TRAIN]  # these catch up first: all train the same round
+        if not due:
+            for slots, round in {desk.at for desk in waiting}:
+                alike = [desk for desk in waiting if desk.at == (slots, round)]
+                _answer(alike, kept.setdefault(slots, Kept()) if shorter else None)
+        ended = {id(desk) for desk in due or waiting if not desk.step()}
+        waiting = [desk for desk in waiting if id(desk) not in ended]
     for ring in rings:
         ring.clients.forget_turn()
     return [desk.course.state for desk in desks]
@@ -87,6 +94,11 @@ class _Desk:
         self.course = self.ring.course(self, counted=False)
         self.down: Down
 
+    @property
+    def at(self) -> tuple[int, int]:
+        """Slots and round: who is at the same may be trained together, for the round decides rate and rows."""
+        return self.down.published.slots, self.down.round
+
     def step(self) -> bool:
         """On to the next message; False at the end."""
         found = self.course.next_message()
@@ -115,6 +127,6 @@ def _answer(desks: Sequence[_Desk], kept: Kept | None = None) -> None:
     start = 0
     for desk, order, cohort in zip(desks, orders, cohorts, strict=True):
         end = start + len(cohort)
-        own = replace(honest.pick(torch.arange(start, end)), ids=cohort.ids)
-        desk.ready = side.guarded(order, own, cohort)
+        own = replace(honest.between(start, end), ids=cohort.ids)
+        desk.ready = desk.ring.clients.side.guarded(order, own, cohort)  # who is curious is each ring's own
         start = end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -29,6 +30,11 @@ class OwnExamples:
             each[: len(own), : len(own)] = torch.mm(own, own.T).add_(1.0)
         places = torch.cat([most * client + torch.arange(size) for client, size in enumerate(sizes)])
         return OwnExamples(x, y, tuple(sizes), places, products)
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether no product overflowed: times a step of nothing at all, infinity is not nothing."""
+        return bool(torch.isfinite(self.products).all())
 
     @property
     def clients(self) -> tuple[Tensor, ...]:

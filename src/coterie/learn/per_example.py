@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import linear
 
-from coterie.learn.exact_gradients import stands_alone
-from coterie.learn.layer_gradients import RULES, Names, Outer, Part, understood
+from coterie.learn.exact_gradients import TRIALS, stands_alone
+from coterie.learn.layer_gradients import BUILT_ENTRIES, RULES, Names, Outer, Part, understood
 from coterie.learn.params import Layout, Params, flatten, map_leaves
 from coterie.learn.targets import targets
-from coterie.learn.whole import whole_rows
+from coterie.learn.whole import precision_for, whole_rows
 
 TRIAL_TOLERANCE = 1e-3
 
@@ -61,8 +61,12 @@ def one_by_one(module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights:
     return total
 
 
-BLOCK = 8
-"""Examples whose gradients are built at once for an exact sum. Public: results of another number are other bits."""
+BLOCKS = (8, 16, 32)
+"""Examples whose gradients are built at once for an exact sum: the first of these in which rows stand alone, for small
+products may be rounded otherwise in every second row. Public: results of another number are other bits."""
+
+TRIED_NUMBERS = 1 << 25
+"""In all trials of a block: large models are tried less often, at least four times."""
 
 
 def whole_gradient(
@@ -70,16 +74,17 @@ def whole_gradient(
 ) -> Tensor:
     """The sum of ``whole_rows`` of the examples' weighted gradients, (length,) float64.
 
-    Each row is a function of its own example: gradients are built in blocks of one size, if it shows on this machine
-    that their rows stand alone, and else one by one. A gradient that is not finite counts as zero.
+    Each row is a function of its own example: gradients are built in blocks of one size, if there is one on this
+    machine in which rows stand alone, and else one by one. A gradient that is not finite counts as zero.
     """
     kept = (weights != 0).nonzero().flatten()
-    total = torch.zeros(Layout.of(leaves).length, dtype=torch.float64)
-    size = BLOCK if _stands_alone(module, leaves, x, y) else 1
+    length = Layout.of(leaves).length
+    total, precision = torch.zeros(length, dtype=torch.float64), precision_for(length)
+    size = _block(module, leaves, x, y)
     for places in kept.split(size):
         block = torch.cat([places, places[:1].expand(size - len(places))])  # filled up with what is then left out
         rows = _gradient_rows(module, leaves, x[block], y[block])[: len(places)] * weights[places].unsqueeze(1)
-        total += whole_rows(rows, clip, units, cleared=True).sum(0, dtype=torch.float64)
+        total += whole_rows(rows.to(precision), clip, units, cleared=True).sum(0, dtype=torch.float64)
     return total
 
 
@@ -94,21 +99,39 @@ def _gradient_rows(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> T
     return flatten({name: found[name] if name in found else zeros[name] for name in leaves})
 
 
-def _stands_alone(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor) -> bool:
+def _block(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor) -> int:
     """Tried once for a module and shape, on random examples, without dropout, which is drawn by the row."""
     key = (tuple(like.shape[1:]), torch.get_num_threads())
     tried = _alone.setdefault(module, {})
     if key not in tried:
-        draws = torch.Generator().manual_seed(0)
-        x = torch.randn(BLOCK, *like.shape[1:], generator=draws)
-        x = (x if like.is_floating_point() else x.gt(0)).to(like.dtype)
-        y = targets(like_y).made_up(BLOCK, like_y)
+        x, y = _made_up(like, 2, torch.Generator().manual_seed(0)), targets(like_y).made_up(2, like_y)
+        length = Layout.of(leaves).length
+        sizes = [size for size in BLOCKS if size == BLOCKS[0] or size * length <= BUILT_ENTRIES]
         with _without_dropout(module):
-            tried[key] = _traceable(module, leaves, x, y) and stands_alone(
-                lambda order: _gradient_rows(module, leaves, x[order[0]], y[order[0]]).unsqueeze(0),
-                torch.arange(BLOCK).unsqueeze(0),
-            )
+            traced = _traceable(module, leaves, x, y)
+            fitting = (size for size in sizes if traced and _stands_alone(module, leaves, like, like_y, size))
+            tried[key] = next(fitting, 1)
     return tried[key]
+
+
+def _stands_alone(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor, size: int) -> bool:
+    y, own = targets(like_y).made_up(size, like_y), size * Layout.of(leaves).length
+    rows = torch.empty(0)
+
+    def drawn(draws: torch.Generator) -> Tensor:
+        nonlocal rows
+        rows = _made_up(like, size, draws)
+        return torch.arange(size).unsqueeze(0)
+
+    def gradients(order: Tensor) -> Tensor:
+        return _gradient_rows(module, leaves, rows[order[0]], y[order[0]]).unsqueeze(0)
+
+    return stands_alone(gradients, drawn, max(4, min(TRIALS, TRIED_NUMBERS // own)))
+
+
+def _made_up(like: Tensor, count: int, draws: torch.Generator) -> Tensor:
+    x = torch.randn(count, *like.shape[1:], generator=draws)
+    return (x if like.is_floating_point() else x.gt(0)).to(like.dtype)
 
 
 def _plain(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -243,7 +266,7 @@ def _unrolled_gru(
 # -- whether that may be relied on ------------------------------------------------------------------------------------
 
 _trusted: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-_alone: WeakKeyDictionary[nn.Module, dict[tuple[tuple[int, ...], int], bool]] = WeakKeyDictionary()
+_alone: WeakKeyDictionary[nn.Module, dict[tuple[tuple[int, ...], int], int]] = WeakKeyDictionary()
 
 
 @contextmanager

@@ -53,6 +53,14 @@ def radius(units: int, length: int, dtype: torch.dtype) -> float:
     return inner
 
 
+MOST_IN_SINGLE = 1 << 20
+"""Entries of a row beyond which single precision would take more than a sixteenth off its bound."""
+
+
+def precision_for(length: int) -> torch.dtype:
+    return torch.float32 if length <= MOST_IN_SINGLE else torch.float64
+
+
 def row_factors(rows: Tensor, bound: float, inner: float, cleared: bool = False) -> Tensor:
     """What scales each row so that ``bound`` becomes ``inner`` and nothing is longer, (rows,) of the rows' dtype."""
     return torch.from_numpy(inner / np.maximum(lengths(rows, cleared), bound)).to(rows.dtype)
@@ -147,16 +155,6 @@ def exact_squares(steps: Tensor) -> NDArray[np.float64]:
     found = np.vecdot(plain, plain).astype(np.float64)
     limit = 2.0**24 if steps.dtype == torch.float32 else 2.0**53
     return np.where(found < limit, found, np.inf)  # NaN is not below either
-
-
-def square_bounds(rows: Tensor) -> NDArray[np.float64]:
-    """No less than the squared norms of rows (rows, length), and hardly more; NaN and infinity stay what they are.
-
-    A sum of so many squares is right to a factor (1 + u)^(length + 1), in whatever order they are added up.
-    """
-    plain = rows.numpy()
-    found: NDArray[np.float64] = np.vecdot(plain, plain).astype(np.float64)
-    return found * (1 + (rows.shape[1] + 1) * torch.finfo(rows.dtype).eps)
 
 
 def step_of(bound: float, units: int, length: int, dtype: torch.dtype) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.errors import require
@@ -16,20 +19,22 @@ BYTE = 127
 """Entries of at most this are products of bytes."""
 
 
+def factor_kind(rows: int, p: int, q: int) -> type[np.generic]:
+    """In which form factors of these shapes, whole numbers in -127..127, are multiplied here."""
+    return np.int8 if bytes_multiply(rows, p, q, torch.get_num_threads()) else np.float32
+
+
 class SummedOuterProducts:
-    """A client's sum over rows of left x right, in int32, of whole numbers in float32, (clients, rows, p) and q.
+    """A client's sum over rows of left x right, in int32, of (clients, rows, p) and q, both of ``factor_kind``.
 
     No row's two norms have a product above ``units``, so no partial sum is above rows * units, in whatever order.
-    ``bytes_only`` promises that all entries lie in -127..127.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, units: int, bytes_only: bool) -> None:
+    def __init__(self, left: NDArray[Any], right: NDArray[Any], units: int) -> None:
         rows = left.shape[1]
         require(rows * units < 2**31, "rows * units", rows * units, "must be below 2^31; add up in parts")
-        self._bytes = bytes_only and bytes_multiply(rows, left.shape[2], right.shape[2], torch.get_num_threads())
-        if self._bytes:
-            left, right = left.to(torch.int8), right.to(torch.int8)
-        else:
+        self._bytes = left.dtype == np.int8
+        if not self._bytes:
             precision = torch.get_float32_matmul_precision()
             require(
                 precision == "highest",
@@ -37,9 +42,8 @@ class SummedOuterProducts:
                 precision,
                 "must be 'highest' for products to be exact",
             )
-        self.factors = left.numpy(), right.numpy()
-        """What each client's sum follows from, (clients, rows, ...)."""
-        self._left, self._right = left.transpose(1, 2).unbind(), right.unbind()
+        self._left = torch.from_numpy(left).transpose(1, 2).unbind()
+        self._right = torch.from_numpy(right).unbind()
         self._at_once = max(1, EXACT // units - 1)
 
     def into(self, out: Tensor, client: int) -> None:

@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import dp_accounting
+import numpy as np
 from dp_accounting import DpEvent, GaussianDpEvent, NeighboringRelation, PrivacyAccountant, UnsupportedEventError
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.rdp import RdpAccountant
 from scipy.optimize import brentq
+from scipy.special import erfinv, ndtri_exp
 from scipy.stats import norm
 
 from coterie.errors import InvalidInput, require
@@ -26,6 +28,10 @@ from coterie.privacy.guarantee import Trust as Trust
 
 PRECISION = 1e-4
 """Width of the grid of privacy losses. Rounding is upward, so a coarser grid costs epsilon, never truth."""
+
+
+PLACES = 1e-5
+"""Noise multipliers below which the analytic formula runs out of places; composed ones are smaller than each."""
 
 
 _RELATIONS = {
@@ -71,8 +77,20 @@ def epsilon_of(
     if delta == 0:
         return sum(_pure_epsilon(event, doubled) for event in events)
     if (total := gaussian_total(events)) is not None:
-        return float(dp_accounting.get_epsilon_gaussian(total / doubled, delta))
+        return _gaussian_epsilon(total / doubled, delta)
     return float(_accountant(events, neighbours, precision).get_epsilon(delta))
+
+
+def _gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """By the analytic formula, delta = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu), mu = 1 / z.
+
+    Where mu is so large that floats take one term for the other, the second is left out: epsilon is above the truth
+    then, by a part below 1e-9.
+    """
+    if not 0 < multiplier < PLACES:
+        return float(dp_accounting.get_epsilon_gaussian(multiplier, delta))
+    mu = 1 / multiplier
+    return mu * (mu / 2 + float(norm.isf(delta))) * (1 + 1e-14)
 
 
 def epsilon_near(
@@ -223,6 +241,9 @@ def pure_events(epsilon: float, times: int) -> list[DpEvent]:
     return [dp_accounting.SelfComposedDpEvent(answer, times)]
 
 
+LEAST_DISTANCE = 1e-300  # of which the inverse is a number
+
+
 def as_gaussian(epsilon: float) -> float:
     """The multiplier of a Gaussian that tells at least as much as what is (epsilon, 0)-DP under replacement.
 
@@ -231,7 +252,11 @@ def as_gaussian(epsilon: float) -> float:
     without a grid, on which each would be rounded upward. Multipliers are relative to one added unit, hence the 2.
     """
     require(epsilon > 0, "epsilon", epsilon, "must be positive")
-    return 1 / float(norm.ppf(1 / (1 + math.exp(-epsilon))))
+    if epsilon < 1:  # here the meeting point is close to a half, and there to 0
+        distance = math.sqrt(2) * float(erfinv(math.tanh(epsilon / 2)))
+    else:
+        distance = -float(ndtri_exp(-np.logaddexp(0.0, epsilon)))
+    return 1 / max(distance * (1 + 1e-12), LEAST_DISTANCE)
 
 
 MOST_EPSILON = 1e6  # which promises nothing; far beyond it numbers run out of places

@@ -54,7 +54,7 @@ def least_units(length: int) -> int:
     return max(LEAST_UNITS, math.ceil(64 * math.sqrt(length)))
 
 
-LEAST_MULTIPLIER = 1e-9  # which hides nothing; far below it numbers run out of places
+LEAST_MULTIPLIER = 1e-8  # which hides nothing; far below it numbers run out of places
 MULTIPLIERS = f"must be at least {LEAST_MULTIPLIER:g} and finite; for no noise pass 0"
 
 
@@ -181,9 +181,5 @@ class NoiseGrid:
         for total, row, step, draws in zip(totals, out, steps, several, strict=True):
             require(len(total) == length, "length of a total", len(total), f"must be the parameters', {length}")
             noised: NDArray[Any] = total.astype(kind, copy=False)
-            if self.multiple > 1:
-                noised *= self.multiple
-            self.noise.add_drawn(noised, draws)
-            row[:] = noised  # faster than to cast and scale at once
-            row *= np.float32(step / self.multiple)
+            self.noise.add_scaled(noised, self.multiple, np.float32(step / self.multiple), row, draws)
         return out

@@ -165,7 +165,7 @@ class RunFacts:
     reveals: str = ""  # what a client's answers say about its raw data without passing its gradient guard
     bounded: Level | None = None  # the unit whose share in every sum is scaled to norm 1 at most; None: nothing is
     numbers_a_record: int = 0  # how many numbers each client tells of each single record in the whole run
-    columns: int = 0  # of all clients together, where they hold columns of the same records
+    columns: tuple[int, ...] = ()  # how many each client holds, where they hold columns of the same records
     a_round: int = 0  # how many clients are asked together at the least; 0: all
 
     @property

@@ -11,6 +11,7 @@ import math
 import os
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -125,7 +126,7 @@ class Ledger:
 
         A run goes under its name, if it has one: resumed, it takes its own earlier place. So a name stands for one run
         with one set of secrets, whose releases are the same however often they are made. Whatever ends it, what it has
-        spent by then stays, and what it spent before it was resumed, too.
+        spent by then stays, and what it spent before it was resumed, too: also in the file, where a kill finds it.
         """
         name = name or uuid.uuid4().hex
         before = self.hold(name, claim, tuple(rows_of(events)))
@@ -147,16 +148,18 @@ class Ledger:
     ) -> tuple[Row, ...]:
         """Put down these rows under a name, and in the file, or refuse; what was there before.
 
+        What was there stays beside them, as it may be spent: a run that is resumed and killed has not spent less.
         ``over``: runs that end as this one begins, by what they came to. If it is refused, they stay as they were.
         """
         with self._shared():
             terms = self._require_terms(claim)
             before = self._runs.get(name, ())
             ended = {other: came_to for other, came_to in (over or {}).items() if other in self._runs}
-            self._require_room(name, rows, before, Neighbours(terms[1]), {**self._runs, **ended})
+            held = _most(rows, before)
+            self._require_room(name, held, Neighbours(terms[1]), {**self._runs, **ended})
             self._terms = terms
             self._simulated |= claim is not None and claim.simulated
-            self._runs |= {**ended, name: rows}
+            self._runs |= {**ended, name: held}
         return before
 
     def holds(self, name: str) -> bool:
@@ -179,20 +182,19 @@ class Ledger:
     def _require_room(
         self,
         name: str,
-        rows: tuple[Row, ...],
-        before: tuple[Row, ...],
+        held: tuple[Row, ...],
         neighbours: Neighbours,
         runs: Mapping[str, tuple[Row, ...]],
     ) -> None:
-        """With the forecast, and with what the run had spent already, if it is resumed: the larger counts."""
-        others = [row for other, entered in runs.items() if other != name for row in entered]
+        """With the forecast, and with what the run had spent already, if it is resumed."""
+        others = [row for other, entered in runs.items() if other != name for row in _counted(entered)]
 
         def with_these(more: tuple[Row, ...]) -> float:
             all_of_it = Ledger(delta=self.delta)
             all_of_it.enter([*others, *more])
             return all_of_it.epsilon(self.delta, neighbours)
 
-        after = max(with_these(rows), with_these(before) if before else 0.0)
+        after = with_these(_counted(held))
         if after > self.limit * (1 + 1e-9):
             raise BudgetSpent(
                 f"epsilon={after:.4g} would be spent in all at delta={self.delta:.0e}, and limit={self.limit:.4g}; "
@@ -278,7 +280,7 @@ class Ledger:
     @property
     def rows(self) -> tuple[Row, ...]:
         own = tuple((client, spent, times) for (client, spent), times in self._times.items())
-        return own + tuple(row for rows in self._runs.values() for row in rows)
+        return own + tuple(row for rows in self._runs.values() for row in _counted(rows))
 
     def clients(self) -> list[int]:
         """Those with entries of their own."""
@@ -334,6 +336,45 @@ def _most(rows: Iterable[Row], others: Iterable[Row]) -> tuple[Row, ...]:
     for one, times in more._times.items():
         found._times[one] = max(times, found._times.get(one, 0))
     return found.rows
+
+
+def _counted(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    """A run's entries as they are priced: what it makes again after it was resumed is paid for once.
+
+    A reservation is a forecast for whoever is exposed most, so it stands for as many releases with the same noise that
+    a client is as likely to be in, or less. What a client had spent beyond that counts beside it.
+    """
+    reserved = Counter[Spend]()
+    for client, one, times in rows:
+        if one.what == RESERVED and client == EVERYBODY:
+            reserved[one] += times
+    own: dict[int, list[Row]] = {}
+    for row in rows:
+        if row[1].what != RESERVED or row[0] != EVERYBODY:
+            own.setdefault(row[0], []).append(row)
+    beyond, left = _beyond(own.pop(EVERYBODY, ()), reserved)
+    for spent in own.values():
+        beyond += _beyond(spent, left)[0]
+    return (*((EVERYBODY, one, times) for one, times in reserved.items()), *beyond)
+
+
+def _beyond(spent: Iterable[Row], reserved: Counter[Spend]) -> tuple[list[Row], Counter[Spend]]:
+    """What of these entries is not reserved for, and what is left of the reservation."""
+    left, found = reserved.copy(), []
+    for client, one, times in spent:
+        for room in left:
+            if _stands_for(room, one):
+                taken = min(times, left[room])
+                left[room] -= taken
+                times -= taken
+        if times:
+            found.append((client, one, times))
+    return found, left
+
+
+def _stands_for(reserved: Spend, spent: Spend) -> bool:
+    kinds = [(one.noise_multiplier, one.epsilon, one.laplace) for one in (reserved, spent)]
+    return kinds[0] == kinds[1] and reserved.sample_rate >= spent.sample_rate * (1 - 1e-12)
 
 
 def rows_of(events: Iterable[DpEvent], times: int = 1) -> Iterator[Row]:

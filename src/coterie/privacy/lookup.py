@@ -20,16 +20,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coterie.learn.kernels import add_draws, keep_proposals
 from coterie.rng import Keystream, Secrets
 
 SIGMA = 1 << 14
 REACH = 40  # the table ends after so many deviations
 BLOCK = 1 << 18  # draws at a time: their buffers stay in the cache
-TRIES = 1 << 17  # at drawing from w, at once
 
 PLACES = 1 << 8
 CELLS = 1 << 16
@@ -45,18 +46,14 @@ class Table:
     lowest: NDArray[np.int32]  # (cells,)
     proposed: NDArray[np.int32]  # (cells,): the lowest value of the bucket that is proposed
     thresholds: NDArray[np.uint32]  # (values,): the probability to stay, in units of 2^-32, from the lowest value on
-    first: NDArray[np.uint8]  # (values,): the first eight bits of these, which stay in the cache and mostly decide
+    first: NDArray[np.uint8]  # the first eight bits of those about the middle; of all others they are zero
     counts: NDArray[np.int32]  # (buckets,): c_b
     shares: NDArray[np.int32]  # (buckets,): e_b
     height: float  # h
 
     def remainders(self, count: int, streams: Sequence[Keystream]) -> list[NDArray[np.int32]]:
         """At least so many draws from w, of each stream; several at once cost hardly more than one."""
-        tries = 4 * (9 * count // 20 + 17)
-        at_once = max(1, TRIES // tries)
-        found = [
-            own for first in range(0, len(streams), at_once) for own in self._accepted(tries, streams[first:][:at_once])
-        ]
+        found = self._accepted(4 * (9 * count // 20 + 17), streams)
         for place, own in enumerate(found):
             if len(own) < count:
                 found[place] = np.concatenate([own, *self.remainders(count - len(own), streams[place : place + 1])])
@@ -65,32 +62,20 @@ class Table:
     def _accepted(self, tries: int, streams: Sequence[Keystream]) -> list[NDArray[np.int32]]:
         size = 7 * tries
         raw = np.empty(size * len(streams) + Keystream.SPARE, dtype=np.uint8)
-        for place, stream in enumerate(streams):
-            stream.fill(raw[size * place :], size)
+        for row, stream in enumerate(streams):
+            stream.fill(raw[size * row :], size)
         rows = raw[: size * len(streams)].reshape(len(streams), size)
         words, cells = rows[:, : 4 * tries].view("<u4"), rows[:, 4 * tries : 6 * tries].view("<u2")
-        values = self.proposed.take(cells)
-        values += rows[:, 6 * tries :]
-        first, limits = rows[:, 3 : 4 * tries : 4], self.first.take(values + REACH * SIGMA)
-        kept = first < limits
-        unsure = np.nonzero(first - limits + np.uint8(1) <= 2)  # modulo 2^8: one below, equal, one above
-        kept[unsure] = self._settled(values[unsure], words[unsure], unsure[0], streams)
-        found = values.ravel().take(np.flatnonzero(kept))  # a fifth of the time that values[kept] takes
-        return np.split(found, np.cumsum(kept.sum(1))[:-1])
-
-    def _settled(
-        self,
-        values: NDArray[np.int32],
-        words: NDArray[np.uint32],
-        whose: NDArray[np.intp],
-        streams: Sequence[Keystream],
-    ) -> NDArray[np.bool_]:
-        """Whether each of these stays: by all 32 bits, and further ones of its stream where it takes them."""
-        limits = self.thresholds.take(values + REACH * SIGMA)
-        kept = words < limits
-        for at in np.flatnonzero(words - limits + np.uint32(1) <= 2):
-            kept[at] = self.stays(int(values[at]), int(words[at]), streams[whose[at]].word)
-        return kept
+        given = words, cells, rows[:, 6 * tries :], self.proposed, self.thresholds, self.first
+        found = np.empty((len(streams), tries), dtype=np.int32)
+        tried, kept = np.zeros((2, len(streams)), dtype=np.int64)
+        while (row := keep_proposals(*given, found, tried, kept)) < len(streams):
+            at = row, tried[row]
+            value = int(self.proposed[cells[at]]) + int(rows[:, 6 * tries :][at])
+            found[row, kept[row]] = value
+            kept[row] += self.stays(value, int(words[at]), streams[row].word)
+            tried[row] += 1
+        return [own[:count] for own, count in zip(found, kept.tolist(), strict=True)]
 
     def stays(self, value: int, word: int, more: Callable[[], int]) -> bool:
         """Whether a uniform number that begins with these 32 bits, and goes on with ``more``, is below w / (h e_b)."""
@@ -132,11 +117,18 @@ def table() -> Table:
         np.concatenate([settled, np.zeros(CELLS - len(settled), dtype=np.int32)]),
         np.repeat(lowest, shares),
         thresholds,
-        (thresholds >> 24).astype(np.uint8),
+        _middle((thresholds >> 24).astype(np.uint8)),
         counts,
         shares,
         height,
     )
+
+
+def _middle(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """As many from both ends are left out as leave a zero at each."""
+    places = np.flatnonzero(numbers)
+    cut = min(places[0], len(numbers) - 1 - places[-1]) - 1
+    return numbers[cut : len(numbers) - cut]
 
 
 @lru_cache(maxsize=8)
@@ -158,49 +150,33 @@ def _inverse_arctan(number: int) -> Decimal:
     return total
 
 
-@dataclass(frozen=True, eq=False)
-class Room:
-    """Memory for a block of draws."""
-
-    raw: NDArray[np.uint8]
-    hard: NDArray[np.bool_]
-
-    @staticmethod
-    def of(size: int) -> Room:
-        return Room(np.empty(3 * size + Keystream.SPARE, dtype=np.uint8), np.empty(size, dtype=np.bool_))
-
-
 class Draws:
     """Draws from one node's stream, one after the other, in blocks.
 
     How long it takes does not tell what is drawn: of w, which is drawn in another way, as many are made ready as will
-    do but once in a billion times, whether they are needed or not.
+    do but once in a billion times, whether they are needed or not, and where one is taken, what is looked up is, too.
     """
 
-    def __init__(self, stream: Keystream, spare: NDArray[np.int32], room: Room) -> None:
-        self._table, self._stream, self._spare, self._room = table(), stream, spare, room
+    def __init__(self, stream: Keystream, spare: NDArray[np.int32]) -> None:
+        self._table, self._stream, self._spare = table(), stream, spare
 
     @staticmethod
     def of(nodes: Sequence[Secrets], most: int) -> list[Draws]:
-        """So many draws from each of the nodes, at most, to be used one after the other: they share their memory."""
-        expected = most * (CELLS - table().easy) / CELLS
-        streams, room = [node.stream() for node in nodes], Room.of(min(most, BLOCK))
+        """So many draws from each of the nodes, at most."""
+        expected, streams = most * (CELLS - table().easy) / CELLS, [node.stream() for node in nodes]
         spares = table().remainders(math.ceil(expected + 6 * math.sqrt(expected) + 6), streams)
-        return [Draws(stream, spare, room) for stream, spare in zip(streams, spares, strict=True)]
+        return [Draws(stream, spare) for stream, spare in zip(streams, spares, strict=True)]
 
-    def fill(self, out: NDArray[np.int32]) -> None:
-        """The next draws, into all of (length,)."""
-        for start in range(0, len(out), BLOCK):
-            self._fill(out[start : start + BLOCK])
+    def add_to(self, total: NDArray[Any], factor: int = 1) -> None:
+        """total = factor * total + the next draws, in place: one block, best of ``BLOCK`` at most."""
+        self.scaled(total, factor, total.dtype.type(1), total)
 
-    def _fill(self, out: NDArray[np.int32]) -> None:
-        count, table = len(out), self._table
-        raw = self._room.raw
-        self._stream.fill(raw, 3 * count)
-        cells = raw[: 2 * count].view("<u2")
-        table.lowest.take(cells, out=out, mode="wrap")
-        out += raw[2 * count : 3 * count]
-        hard = np.greater_equal(cells, table.easy, out=self._room.hard[:count]).nonzero()[0]
-        if len(self._spare) < len(hard):
-            self._spare = np.concatenate([self._spare, *table.remainders(len(hard), [self._stream])])
-        out[hard], self._spare = self._spare[: len(hard)], self._spare[len(hard) :]
+    def scaled(self, total: NDArray[Any], factor: int, scale: np.number, out: NDArray[Any]) -> None:
+        """out = scale * (factor * total + the next draws), rounded to the type of out first; the total is used up."""
+        count, table = len(total), self._table
+        raw = self._stream.read(3 * count)
+        cells, places = raw[: 2 * count].view("<u2"), raw[2 * count :]
+        looked_up = cells, places, table.lowest, table.easy
+        while (hard := add_draws(total, factor, *looked_up, self._spare, scale, out)) >= len(self._spare):
+            self._spare = np.concatenate([self._spare, *table.remainders(hard + 1, [self._stream])])
+        self._spare = self._spare[hard:]

@@ -26,10 +26,11 @@ e^epsilon.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,39 +82,37 @@ class DiscreteGaussian:
 
     def add_to(self, total: Drawn, secrets: Secrets) -> None:
         """One independent draw on every entry of (length,), in place."""
-        self.add_drawn(total, *self.draws(len(total), [secrets]))
+        self.add_scaled(total, 1, total.dtype.type(1), total, *self.draws(len(total), [secrets]))
 
     def draws(self, count: int, nodes: Sequence[Secrets]) -> list[Draws]:
-        """What ``add_drawn`` takes for so many entries, from each of the nodes: for several together in less time."""
+        """What ``add_scaled`` takes for so many entries, from each of the nodes: for several together in less time."""
         return Draws.of(nodes, count * self.levels)
 
-    def add_drawn(self, total: Drawn, draws: Draws) -> None:
-        """``add_to`` with draws that were made ready. 32 bits hold the narrowest alone."""
+    def add_scaled(self, total: Drawn, factor: int, scale: np.number, out: NDArray[Any], draws: Draws) -> None:
+        """out = scale * (factor * total + a draw), (length,), rounded to the type of out first; the total is used up.
+
+        32 bits hold the narrowest alone.
+        """
         require(
             total.ndim == 1 and (total.dtype == np.int64 or (total.dtype == np.int32 and self.levels == 1)),
             "total",
             (total.dtype, total.shape),
             f"must be flat int64, or int32 where levels={self.levels} is 1",
         )
-        for start, drawn in self._blocks(len(total), draws):
-            part = total[start : start + len(drawn)]
-            np.add(part, drawn, out=part)
+        for start in range(0, len(total), BLOCK):
+            part = total[start : start + BLOCK]
+            if self.levels > 1:
+                part *= factor
+                part += self._coarse(len(part), draws)
+            draws.scaled(part, factor if self.levels == 1 else 1, scale, out[start : start + BLOCK])
 
-    def _blocks(self, count: int, draws: Draws) -> Iterator[tuple[int, Drawn]]:
-        """Draws in blocks, each with where it begins, in memory that the next one takes."""
-        fine = np.empty(min(count, BLOCK), dtype=np.int32)
-        for start in range(0, count, BLOCK):
-            part = fine[: min(BLOCK, count - start)]
-            draws.fill(part)
-            yield start, part if self.levels == 1 else self._widened(part, draws)
-
-    def _widened(self, fine: NDArray[np.int32], draws: Draws) -> NDArray[np.int64]:
-        drawn = fine.astype(np.int64)
+    def _coarse(self, count: int, draws: Draws) -> NDArray[np.int64]:
+        """All but x_l of the sum above."""
+        coarse = np.zeros(count, dtype=np.int64)
         for _ in range(1, self.levels):
-            draws.fill(fine)
-            drawn *= RADIX
-            drawn += fine.astype(np.int64)
-        return drawn
+            draws.add_to(coarse, RADIX)
+        coarse *= RADIX
+        return coarse
 
 
 def unevenness(t: float) -> float:

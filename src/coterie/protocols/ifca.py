@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -71,9 +72,9 @@ class Ifca(ModelTrainer):
         require_count("candidates", self.candidates, 0, MOST_MODELS)
         require(
             self.candidates == 0 or self.candidates >= self.clusters,
-            "candidates",
-            self.candidates,
-            f"must be 0 (random start) or at least clusters={self.clusters}",
+            "clusters",
+            self.clusters,
+            f"must be at most candidates={self.candidates}, of which they are chosen; candidates=0 draws them",
         )
         require(self.choose_on is None or self.choose_on >= 1, "choose_on", self.choose_on, "must be at least 1")
         require(
@@ -258,8 +259,14 @@ class Ifca(ModelTrainer):
 
 def candidate_sets(seeds: Tensor, clusters: int) -> Tensor:
     """(sets, clusters): the sets that are voted on; they follow from the seeds, so everybody knows them."""
-    generator = torch.Generator().manual_seed(int(seeds[0]))
-    return torch.stack([torch.randperm(len(seeds), generator=generator)[:clusters] for _ in range(SETS)])
+    return _sets(int(seeds[0]), len(seeds), clusters)
+
+
+@lru_cache(maxsize=64)
+def _sets(seed: int, candidates: int, clusters: int) -> Tensor:
+    """Nobody writes to them: the same are needed to ask, to vote, to check the votes, and to count them."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randperm(candidates, generator=generator)[:clusters] for _ in range(SETS)])
 
 
 def most_even(votes: Tensor) -> int:

@@ -80,6 +80,14 @@ class Contributions:
             tuple(self.notes[position] for position in chosen) if self.notes else (),
         )
 
+    def between(self, start: int, end: int) -> Contributions:
+        """Those from one position to another; leaves are not copied."""
+        span = slice(start, end)
+        leaves = {name: leaf[span] for name, leaf in self.values.items()}
+        sealed = {name: batch.pick(range(start, end)) for name, batch in self.sealed.items()}
+        own = (self.weights[span], self.membership[span], sealed, self.notes[span])
+        return Contributions(self.ids[span], leaves, *own)
+
     @property
     def first(self) -> Contributions:
         """The first client's, of plain leaves that are not copied: to look at, not to keep."""

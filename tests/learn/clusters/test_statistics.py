@@ -192,3 +192,32 @@ def test_whose_data_go_moves_no_bit_of_anybody_elses_answer(kind: str, unit: Uni
             assert not bool(without[name][gone].any())
             others = [at for at in range(len(sizes)) if at != gone]
             assert torch.equal(without[name][others], leaf[others]), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_finite_data_of_a_client_stop_the_sums(kind: str) -> None:
+    """The largest floats, alone and against each other, and weights beyond all: every row is on the grid, and no other
+    client's is another for it."""
+    usual = parts(5)
+    for extreme in (torch.full((2, FEATURES), 3.4e38), torch.tensor([[3.4e38] * FEATURES, [-3.4e38] * FEATURES])):
+        points = Points.of([extreme, *usual])
+        weights = torch.ones(len(points.x))
+        weights[:2] = 1e15
+        found, without = (
+            statistics(kind, public(kind, 5), replace(some, weights=own), ClientClip)
+            for some, own in ((points, weights), (Points.of(usual), weights[2:]))
+        )
+        for name, leaf in found.items():
+            assert torch.equal(leaf[1:], without[name]), name
+            assert exact_square(leaf[0]) <= UNITS**2, name
+
+
+@pytest.mark.parametrize("kind", ["outer", "lloyd 1", "centres"])
+def test_only_ratios_of_a_client_s_weights_matter(kind: str) -> None:
+    points = Points.of(parts(6))
+    weights = torch.rand(len(points.x), generator=Rng.seeded(6).torch())
+    one, other = (
+        statistics(kind, public(kind, 6), replace(points, weights=weights * times), ClientClip) for times in (1.0, 1e14)
+    )
+    for name, leaf in one.items():
+        torch.testing.assert_close(leaf, other[name], rtol=0, atol=3 / UNITS)

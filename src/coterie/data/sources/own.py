@@ -17,7 +17,7 @@ from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels
 from coterie.data.sources.delimited import CELL, read_delimited
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
-from coterie.files import Array, read_npz, require_room
+from coterie.files import Array, meant, read_npz, require_room
 from coterie.rng import Rng
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ class OwnFile(Source):
         places = [Path(self.path).expanduser()] + ([Path(folder).expanduser() / self.path] if folder else [])
         found = next((place for place in reversed(places) if place.exists()), None)
         if found is None:
-            raise DataMissing(f"path={self.path} does not exist; looked at {', '.join(map(str, places))}")
+            looked = ", ".join(dict.fromkeys(map(str, places)))
+            near = next((said for place in reversed(places) if (said := meant(place))), "")
+            raise DataMissing(f"path={self.path} does not exist; {near}looked at {looked}")
         try:
             return self.read(found)
         except CoterieError:
@@ -62,9 +64,9 @@ class Table(OwnFile):
     """A CSV or Parquet file: one column is the label, others are features, some may be tags instead.
 
     Numbers are standardised over all rows unless ``standardise`` is off; text and truth values become one column of
-    zeros and ones a value. Tags are numbered in sorted order and are not features. ``above`` makes a further tag of a
-    column of numbers, 1 where it lies above the bound, and leaves it a feature. Rows with gaps raise, or go with
-    ``drop_gaps``.
+    zeros and ones a value. Tags are numbered in sorted order and are not features, but for those in ``keep``, which are
+    features, too. ``above`` makes a further tag of a column of numbers, 1 where it lies above the bound, and leaves it
+    a feature. Rows with gaps raise, or go with ``drop_gaps``.
 
     ``predicts="numbers"``: the label columns (one or several) are measurements, standardised like features, so that an
     error of 1 is that of always answering the mean. ``"labels"``: an example may have several labels; their columns
@@ -79,6 +81,7 @@ class Table(OwnFile):
     standardise: bool = True
     drop_gaps: bool = False
     predicts: Predicted = "classes"
+    keep: tuple[str, ...] = ()
 
     name: ClassVar[str] = "table"
     about: ClassVar[str] = "a CSV or Parquet file of yours"
@@ -88,7 +91,8 @@ class Table(OwnFile):
         frame = self.without_gaps(read_frame(folder), folder)
         y, names = self.targets(frame)
         tags = {tag: sorted_values(frame[tag]) for tag in self.tags}
-        features = [column for column in frame.columns if column not in (*self.named, *self.tags, *self.drop)]
+        aside = {*self.named, *self.tags, *self.drop} - set(self.keep)
+        features = [column for column in frame.columns if column not in aside]
         require(len(features) > 0, "features", features, "none is left beside label, tags and drop; keep a column")
         return Examples(
             x=torch.from_numpy(self.encoded(frame, features, folder)),
@@ -125,8 +129,13 @@ class Table(OwnFile):
         return standardised(values) if self.standardise else values.astype(np.float32)
 
     def without_gaps(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
-        for column in (*self.named, *self.tags, *self.drop, *self.above):
-            require(column in frame.columns, f"column of {path.name}", column, nearest(column, frame.columns))
+        said = {"label": self.named, "tags": self.tags, "drop": self.drop, "above": self.above}
+        for option, columns in said.items():
+            for column in columns:
+                what = f"{option}: column of {path.name}"
+                require(column in frame.columns, what, column, nearest(column, frame.columns))
+        for column in self.keep:
+            require(column in self.tags, "keep", column, "must be one of tags; other columns are features anyway")
         frame = frame.drop(columns=list(self.drop))
         gaps = frame.isna().sum()
         if gaps.any() and not self.drop_gaps:

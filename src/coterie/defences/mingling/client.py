@@ -72,6 +72,10 @@ class MinglingClient(ClientGuard):
     smallest: Smallest
     unit: float = 1.0
 
+    @property
+    def reveals(self) -> str:
+        return ""
+
     def receive(self, published: Published, turn: Turn) -> Published:
         """Algorithm 2. Beside the models, what the true members of each cluster weigh, or how many they are."""
         if not published.sealed:

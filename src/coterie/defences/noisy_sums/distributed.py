@@ -109,6 +109,10 @@ class SharingClient(ClientGuard):
     shares: int
     masks: PairwiseMasks | None
 
+    @property
+    def reveals(self) -> str:
+        return ""
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         if not sent.values:
             return sent

@@ -41,6 +41,10 @@ class LocalNoise(NoisySums):
 class NoisyClient(ClientGuard):
     noise: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def reveals(self) -> str:
+        return ""
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         turn = cohort.turn
         grids = grids_of(self.noise, turn, sent.values)

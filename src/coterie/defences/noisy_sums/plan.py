@@ -153,6 +153,10 @@ class NoisySums(Defence):
         return cls(noise, near, **settings)
 
     @property
+    def presumes(self) -> bool:
+        return True
+
+    @property
     def shares(self) -> int:
         """How many independent draws are in each sum for certain."""
         return 1

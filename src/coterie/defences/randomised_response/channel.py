@@ -105,7 +105,7 @@ class Channel:
 
     def draw_once(self, levels: NDArray[np.int64], secrets: Secrets) -> NDArray[np.int64]:
         """As ``draw``, but the same place with the same input always gets the same answer: each level has a stream."""
-        answers = np.empty(len(levels), dtype=np.int64)
+        answers = np.zeros(len(levels), dtype=np.int64)
         for level in np.unique(levels):
             mine = np.flatnonzero(levels == level)
             bits = secrets.child("level", int(level)).words(len(levels)) >> np.uint64(1)
@@ -117,7 +117,9 @@ class Channel:
         return self.chances.cumsum(1, dtype=np.uint64)
 
     def _settled(self, levels: NDArray[np.int64], bits: NDArray[np.uint64]) -> NDArray[np.int64]:
-        answers = np.empty(len(levels), dtype=np.int64)
+        beyond = levels[(levels < 0) | (levels >= self.levels)]
+        require(len(beyond) == 0, "levels", beyond[:1].tolist(), f"must lie in 0..{self.levels - 1}; cut them to that")
+        answers = np.zeros(len(levels), dtype=np.int64)
         order = np.argsort(levels.astype(np.uint16), kind="stable")
         ends = np.searchsorted(levels[order], np.arange(self.levels + 1))
         for level in range(self.levels):

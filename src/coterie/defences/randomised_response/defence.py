@@ -24,9 +24,14 @@ from coterie.wire.messages import Contributions
 
 NO_RECORDS = "its clients tell no numbers of single records, so there is none to randomise; use it with VerticalKMeans"
 NOTHING = "no channel was given, so nothing is randomised"
-READ_OFF = "the range is read off the private data, which alone tells of its largest value; give public bounds"
-MEMOISED = "answers are kept, so that one that changes says for certain that its number did; fresh ones have an epsilon"
+READ_OFF = "the range is read off the private data, which alone tells of its largest value"
+MEMOISED = "answers are kept, so that one that changes says for certain that its number did"
+OTHERS = (
+    "a record moves the answers about all others, too, for centres are made of columns without noise, and what is told "
+    "about the record itself prices nothing of that; PerturbOnce has a price"
+)
 ANSWER_BITS = 16  # of the range: float32 has room for what Laplace noise adds to it, and for sums of a dozen parties
+FARTHEST = 2.0**100  # what a distance is taken for that is no number or is larger: float32 has room for sums of these
 RELEASED = "released columns"  # what a party keeps: its columns as they were told once
 
 
@@ -40,12 +45,18 @@ class RandomisedResponse(Defence):
     """RSM-DP (paper 003, Section 3.2) and its kin: every number that a party tells passes a channel first.
 
     The numbers of a record are cut by their least one (Eq. 3), put on the channel's levels over [0, ``bound``] (Eq. 4)
-    and answered at random. ``bound`` is public: what is larger is cut to it. Without, the range is read off the data in
-    every round, as published, and nothing is guaranteed.
+    and answered at random. ``bound`` is public: what is larger is cut to it, and what is no number. Without, the range
+    is read off the data in every round, as published.
 
-    A record pays for every number of every round and party: clusters x steps x parties x epsilon. ``memoised``: a
-    number that comes again at the same level gets the answer that it got, so that averaging over rounds gains nothing.
-    But an answer that changes then says for certain that the level did, and nothing is guaranteed over rounds.
+    No epsilon is claimed for a record. Each fresh answer over a public range hides its own number, up to the channel's
+    epsilon; but the numbers of all other records depend on the record, too. The parties make centres of their columns
+    as they are, from the records that they start on to the means of every step, and take differences about the mean of
+    all records, so that one far away rounds off the others' digits. Clusters x steps x parties answers about a record
+    are thus the least of what tells of it, and ``Channel.epsilon`` times their number is no price. ``PerturbOnce`` has
+    one.
+
+    ``memoised``: a number that comes again at the same level gets the answer that it got, so that averaging over rounds
+    gains nothing. But an answer that changes then says for certain that the level did.
     """
 
     channel: Channel | None = None
@@ -53,7 +64,8 @@ class RandomisedResponse(Defence):
     memoised: bool = False
 
     def __post_init__(self) -> None:
-        require(self.bound is None or self.bound > 0, "bound", self.bound, "must be positive, or None to read it off")
+        public = self.bound is None or 0 < self.bound < math.inf
+        require(public, "bound", self.bound, "must be positive and finite, or None to read it off")
 
     @property
     def client(self) -> ClientGuard:
@@ -63,22 +75,28 @@ class RandomisedResponse(Defence):
         return "" if protocol.tells_records else NO_RECORDS
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
-        if self.channel is None:
-            return ()
-        fresh = self.bound is not None and not self.memoised
-        return pure_events(_price(self.channel, fresh), run.numbers_a_record * run.clients)
+        return () if self.channel is None else pure_events(math.inf, run.numbers_a_record * run.clients)
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        unsound = READ_OFF if self.bound is None else MEMOISED if self.memoised else ""
-        return _guarantee(self.channel, unsound, self.events(run))
+        """None, and why. ``stated`` is what the channel is called by: the epsilon of one answer."""
+        if self.channel is None:
+            return Guarantee.none(NOTHING, Level.RECORD, Trust.LOCAL_NOISE)
+        unsound = [READ_OFF] if self.bound is None else []
+        unsound += [MEMOISED] if self.memoised else []
+        unsound += [_rules_out(self.channel)] if math.isinf(self.channel.epsilon) else []
+        alone = [] if unsound else [f"each answer alone hides its own number up to epsilon={self.channel.epsilon:.4g}"]
+        why = "; ".join([*unsound, *alone, OTHERS])
+        return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, self.channel.stated)
 
 
 @dataclass(frozen=True)
 class PerturbOnce(Defence):
     """Columns are told once, each value through the channel; everything after that is computed from what was told.
 
-    So any number of steps costs nothing more: a record pays for each of its values once. ``low`` and ``high`` are
-    public and the same for all columns; what lies outside is cut to them. Scale the columns by public factors first.
+    So any number of steps costs nothing more: a record pays for each of its values once. Starts, means and what
+    differences are taken about are all of columns as they were told, so that no other record's answers cost it more.
+    ``low`` and ``high`` are public and the same for all columns; what lies outside is cut to them, and what is no
+    number counts as ``high``. Scale the columns by public factors first.
 
     ``marked``: of each party, which of its own columns are told so, because they are of low sensitivity; the others
     stay as they are, and want something else: ``Stack(PerturbOnce(..., marked=...), SecureSums())`` is paper 003's
@@ -92,6 +110,8 @@ class PerturbOnce(Defence):
 
     def __post_init__(self) -> None:
         require(self.low < self.high, "low", self.low, f"must be less than high={self.high}")
+        wide = self.high - self.low
+        require(math.isfinite(wide), "high - low", wide, "must be finite, for levels are parts of it")
         for party, own in enumerate(self.marked or ()):
             apart = len(set(own)) == len(own) and all(column >= 0 for column in own)
             require(apart, f"marked[{party}]", own, "must be places of its own columns, each once, from 0 on")
@@ -106,30 +126,27 @@ class PerturbOnce(Defence):
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         if self.channel is None:
             return ()
-        told = run.columns if self.marked is None else sum(map(len, self.marked))
-        bare = pure_events(math.inf, run.columns - told)
-        return [*pure_events(_price(self.channel, True), told), *bare]
+        bare = self._bare(run)
+        return [*pure_events(self.channel.epsilon, sum(run.columns) - bare), *pure_events(math.inf, bare)]
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        told = run.columns if self.marked is None else sum(map(len, self.marked))
-        if self.channel is not None and told < run.columns:
-            why = f"{run.columns - told} of {run.columns} columns are not marked and get no noise"
+        """Against the server and whoever reads it: all parties' columns of one record, replaced by another's."""
+        if self.channel is None:
+            return Guarantee.none(NOTHING, Level.RECORD, Trust.LOCAL_NOISE)
+        if bare := self._bare(run):
+            why = f"{bare} of {sum(run.columns)} columns are not marked and get no noise"
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE)
-        return _guarantee(self.channel, "", self.events(run))
+        if math.isinf(self.channel.epsilon):
+            why = _rules_out(self.channel)
+            return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, self.channel.stated)
+        return guarantee_of(self.events(run), 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
 
-
-def _price(channel: Channel, public: bool) -> float:
-    return channel.epsilon if public else float("inf")
-
-
-def _guarantee(channel: Channel | None, unsound: str, events: Sequence[DpEvent]) -> Guarantee:
-    """Against the server and whoever reads it: all parties' answers about one record, replaced by another's."""
-    if channel is None:
-        return Guarantee.none(NOTHING, Level.RECORD, Trust.LOCAL_NOISE)
-    if unsound or not np.isfinite(channel.epsilon):
-        why = unsound or _rules_out(channel)
-        return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, channel.stated)
-    return guarantee_of(events, 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
+    def _bare(self, run: RunFacts) -> int:
+        """How many columns are told as they are. A mark of one party is worth nothing to another."""
+        if self.marked is None:
+            return 0
+        marked = [*self.marked, *[()] * len(run.columns)]
+        return sum(width - sum(place < width for place in marked[party]) for party, width in enumerate(run.columns))
 
 
 # -- a party's half ------------------------------------------------------------------------------------------------
@@ -148,8 +165,7 @@ class RespondingClient(ClientGuard):
     def _answered(self, name: str, leaf: Tensor, ids: list[int], cohort: Cohort) -> Tensor:
         """Of a leaf (clients, 1, records, numbers)."""
         turn = cohort.turn
-        fresh = self.bound is not None and not self.memoised
-        cost = Spend(f"{turn.kind}/{name}", epsilon=_price(self.channel, fresh))
+        cost = Spend(f"{turn.kind}/{name}", epsilon=math.inf)  # whatever the channel is: others' answers tell of it too
         turn.ledger.spend(cost, times=len(ids) * leaf.shape[-1])  # every party's answers are of the same records
         rows = []
         for party, row in zip(ids, leaf[:, 0], strict=True):
@@ -158,7 +174,7 @@ class RespondingClient(ClientGuard):
         return torch.stack(rows).unsqueeze(1)
 
     def _row(self, row: Tensor, secrets: Secrets) -> Tensor:
-        plain = row.double()
+        plain = row.double().nan_to_num(FARTHEST).clamp(-FARTHEST, FARTHEST)  # values beyond 1e19 have no squares
         if row.shape[-1] > 1:  # a single number would be cut to nothing
             plain = plain - plain.min(-1, keepdim=True).values
         low = 0.0 if self.bound is not None else float(plain.min())
@@ -192,19 +208,19 @@ class TellingOnce(ClientGuard):
         released[:, places] = told(own[:, places].double(), self.low, self.high, self.channel, secrets).to(own.dtype)
         spend = cohort.turn.ledger.spend
         if places:
-            spend(Spend(RELEASED, epsilon=_price(self.channel, True)), times=len(places))
+            spend(Spend(RELEASED, epsilon=self.channel.epsilon), times=len(places))
         if len(places) < width:
             spend(Spend(RELEASED, epsilon=math.inf), times=width - len(places))
         return released
 
 
 def told(plain: Tensor, low: float, high: float, channel: Channel, secrets: Secrets, memoised: bool = False) -> Tensor:
-    """Numbers (...), cut to [low, high] and put on levels, as they are answered.
+    """Numbers (...), cut to [low, high] and put on levels, as they are answered. What is no number counts as high.
 
     Answers are whole numbers of a power of two, so that sums over parties are exact in any order: levels tie often, and
     rounding must not decide.
     """
-    places = ((plain.flatten() - low) / (high - low)).clamp(0.0, 1.0) * (channel.levels - 1)
+    places = ((plain.flatten() - low) / (high - low)).nan_to_num(1.0).clamp(0.0, 1.0) * (channel.levels - 1)
     levels = places.round().long().numpy()
     drawn = channel.draw_once(levels, secrets) if memoised else channel.draw(levels, secrets)
     step = 2.0 ** (math.ceil(math.log2(high - low)) - ANSWER_BITS)

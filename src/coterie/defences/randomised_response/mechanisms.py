@@ -1,4 +1,5 @@
-"""The channels: Gap-RR as published, and mechanisms whose epsilon holds, each calibrated on its table of chances."""
+"""The channels: Gap-RR as published, and mechanisms whose epsilon holds for what passes them, each calibrated on its
+table of chances."""
 
 from __future__ import annotations
 

@@ -27,6 +27,10 @@ WEIGHT = "weight of the slot"  # a leaf of its own in what is masked
 class MaskingClient(ClientGuard):
     settings: PairwiseMasks
 
+    @property
+    def reveals(self) -> str:
+        return ""
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         """Everybody is in every slot, with zeros where it adds nothing: which slot a client chose is masked too."""
         if not sent.values:  # an answer that says nothing has nothing to hide

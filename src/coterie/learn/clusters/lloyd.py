@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from coterie.errors import require
 from coterie.learn.clusters.clipping import Bounded, Clip, RecordClip, bounded, norm_scales
 from coterie.learn.clusters.points import CHUNK_FLOATS, Points, alike, chunk_rows, chunks_about, own_chunks
 from coterie.learn.clusters.shrinkage import followed
+from coterie.learn.kernels import add_about, least_scores
 from coterie.learn.whole import row_squares
 
 NEAR = 8.0
@@ -65,6 +67,8 @@ def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
     far = float(middle.norm()) > NEAR * float(shifted.norm(dim=1).max())
     if not far:
         half = half + shifted @ middle
+    kinds = {x.dtype, centres.dtype}
+    require(not alone or kinds == {torch.float32}, "dtypes of points and centres", kinds, "must be torch.float32")
     ties = _Ties(shifted, half) if alone else None
     spare = -len(centres) % 8  # products are fastest at multiples of 8; no point is nearest to a spare centre
     shifted, half = pad(shifted, (0, 0, 0, spare)), pad(half, (0, spare), value=math.inf)
@@ -73,9 +77,10 @@ def nearest(x: Tensor, centres: Tensor, alone: bool = False) -> Tensor:
     for rows, part in chunks_about(x, middle if far else None, extra=len(half)):
         scores = part.new_empty(len(part), len(half)) if scores is None else scores
         torch.addmm(half, part, shifted.T, alpha=-1, out=scores[: len(part)])
-        np.argmin(scores[: len(part)].numpy(), axis=1, out=labels[rows].numpy())  # several times as fast as torch's
         if ties is not None:
-            ties.settle(labels[rows], scores[: len(part)], part)
+            ties.label(labels[rows], scores[: len(part)], part)
+        else:
+            np.argmin(scores[: len(part)].numpy(), axis=1, out=labels[rows].numpy())  # faster than torch's
     return labels
 
 
@@ -93,14 +98,14 @@ class _Ties:
         self._rows = chunk_rows(4 * (centres.shape[1] + len(half)))
         self._unit = (centres.shape[1] + 8) * torch.finfo(centres.dtype).eps
 
-    def settle(self, labels: Tensor, scores: Tensor, part: Tensor) -> None:
-        """In place; the scores are used up."""
-        error = torch.linalg.vector_norm(part, dim=1).mul_(self._longest).add_(self._highest)
-        first = labels.unsqueeze(1)
-        least = scores.gather(1, first).squeeze(1).add_(error, alpha=4 * self._unit)
-        second = scores.scatter_(1, first, math.inf).amin(1)
-        near = (second > least).logical_not_().nonzero().flatten()  # also where something overflowed
-        for some in near.split(self._rows):
+    @np.errstate(all="ignore")  # where something overflows, exact products decide
+    def label(self, labels: Tensor, scores: Tensor, part: Tensor) -> None:
+        """The least of each row of scores. Those of spare centres are infinity."""
+        plain = part.numpy()
+        error = np.sqrt(np.vecdot(plain, plain)) * np.float32(self._longest) + np.float32(self._highest)
+        slack, close = error * np.float32(4 * self._unit), np.empty(len(part) + 1, dtype=np.int64)
+        count = least_scores(scores.numpy(), slack, labels.numpy(), close)
+        for some in torch.from_numpy(close[:count]).split(self._rows):
             labels[some] = (self._half - self._products(part[some])).argmin(1)
 
 
@@ -135,20 +140,23 @@ def sums_by_client(points: Points, labels: Tensor, clusters: int, anchors: Tenso
     """As ``cluster_sums`` without a clip, in doubles, (clients, clusters, features): each client's from its rows alone.
 
     No chunk holds part of one client and part of another, and rows are added in their order, so that who else is there
-    decides nothing, not even the last bit. Within a chunk they are added as they come, in single precision.
+    decides nothing, not even the last bit. Within a chunk they are added as they come. In doubles no sum of what single
+    precision holds overflows.
     """
-    totals = torch.zeros(points.clients * clusters, points.features, dtype=torch.float64)
+    totals = np.zeros((points.clients * clusters, points.features))
+    x, about = points.x.contiguous().numpy(), anchors.contiguous().numpy()
     for clients, rows in own_chunks(points.offsets.tolist(), chunk_rows(2 * points.features)):
         first, last = clients.start * clusters, clients.stop * clusters
         sizes = (
             points.offsets[1:][clients].clamp_max(rows.stop) - points.offsets[clients].clamp_min(rows.start)
         ).long()
         owners = torch.arange(len(sizes)).repeat_interleave(sizes)
-        weights = torch.ones(len(owners)) if points.weights is None else points.weights[rows]
+        weights: Any = np.ones(len(owners)) if points.weights is None else points.weights[rows].double().numpy()
+        sums = np.zeros((last - first, points.features))
         slots = owners * clusters + labels[rows]
-        about = points.x[rows] - anchors.index_select(0, labels[rows])
-        totals[first:last] += added(about, slots.int(), last - first, weights)
-    return totals.view(points.clients, clusters, points.features)
+        add_about(x[rows], about, labels[rows].numpy(), slots.numpy(), weights, sums)
+        totals[first:last] += sums
+    return torch.from_numpy(totals).view(points.clients, clusters, points.features)
 
 
 def _record_scales(part: Tensor, clip: Clip, weights: Tensor | None = None) -> Tensor:
@@ -161,9 +169,14 @@ def _record_scales(part: Tensor, clip: Clip, weights: Tensor | None = None) -> T
 
 def counts(points: Points, labels: Tensor, clusters: int) -> Tensor:
     """How many points (or what weight of them) of each client carry each label, (clients, clusters) float32."""
+    return own_counts(points, labels, clusters).float()
+
+
+def own_counts(points: Points, labels: Tensor, clusters: int) -> Tensor:
+    """``counts`` in doubles."""
     slots = points.owners().long() * clusters + labels
     found = torch.bincount(slots, _double(points.weights), minlength=points.clients * clusters)
-    return found.view(points.clients, clusters).float()
+    return found.view(points.clients, clusters).double()
 
 
 def _double(weights: Tensor | None) -> Tensor | None:

@@ -13,6 +13,7 @@ labels and norms come from kernels whose rows do not depend on the rows around t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from coterie.learn.clusters.lloyd import (
     cluster_sums,
     counts,
     nearest,
+    own_counts,
     packed_outer_products,
     project,
     row_norms,
@@ -47,6 +49,9 @@ Unit = type[RecordClip] | type[ClientClip] | type[Unclipped]
 
 TINY = 2.0**-40
 """A bound below every norm that occurs: clipped to it, a vector keeps its direction alone."""
+
+FAR = 2.0**55
+"""Above every clipping bound: a row with a larger entry is as good as one with this, which single precision squares."""
 
 BINS = NormBins(per_octave=8)
 
@@ -123,12 +128,16 @@ def _outer_worth(features: int) -> Tensor:
 
 
 def _in_steps(rows: Tensor, bound: float) -> Tensor:
-    """Each client's row (clients, ...) clipped to the bound, over the bound, in whole steps. The rows are used up."""
+    """Each client's row (clients, ...) clipped to the bound, over the bound, in whole steps. The rows are used up.
+
+    One that overflowed, of which not even a direction is left, is zeros: an error would tell of that client's data.
+    """
     flat = rows.flatten(1)
     found = torch.empty(flat.shape, dtype=torch.float64)
     for some, part in chunks(flat, 3 * flat.shape[1]):
-        part = part.to(_precision(flat.shape[1]))
-        torch.mul(whole_rows(part, bound, UNITS, out=part), STEP, out=found[some])
+        largest = part.abs().amax(1, keepdim=True)
+        part = (part * (FAR / largest.clamp_min(FAR))).to(_precision(flat.shape[1]))
+        torch.mul(whole_rows(part, bound, UNITS, out=part, cleared=True), STEP, out=found[some])
     return found.view(rows.shape)
 
 
@@ -141,8 +150,19 @@ def _outer(points: Points, public: Params, unit: Unit) -> Tensor:
     if unit is RecordClip:
         bound = float(public[CLIP]) if CLIP in public else TINY
         return exact_outer_products(points, bound, middle)[0].double().mul_(STEP)
-    found = packed_outer_products(points, Unclipped(), middle).value
-    return found if unit is Unclipped else _in_steps(found, TINY)
+    if unit is Unclipped:
+        return packed_outer_products(points, Unclipped(), middle).value
+    return _in_steps(packed_outer_products(_lightened(points), Unclipped(), middle).value, TINY)
+
+
+def _lightened(points: Points) -> Points:
+    """With each client's weights over its largest, where only ratios matter: then no product overflows by them."""
+    if points.weights is None:
+        return points
+    owners = points.owners().long()
+    largest = torch.zeros(points.clients, dtype=points.weights.dtype).scatter_reduce_(0, owners, points.weights, "amax")
+    shares = points.weights / torch.where(largest > 0, largest, 1.0)[owners]
+    return replace(points, weights=shares, finite=True)
 
 
 def _weights(points: Points, public: Params, unit: Unit) -> Tensor:
@@ -203,7 +223,7 @@ def _client_moves(points: Points, labels: Tensor, centres: Tensor) -> tuple[Tens
     So many points have no louder voice. Scott et al. send a client's means, and whether it has points in a cluster: the
     mean of one point is as long as that of a hundred is short, and it is the long ones that decide the noise.
     """
-    each = counts(points, labels, len(centres)).double()
+    each = own_counts(points, labels, len(centres))
     size = row_norms(each).clamp_min(torch.finfo(each.dtype).tiny).unsqueeze(1)
     return sums_by_client(points, labels, len(centres), centres).div_(size.unsqueeze(2)), each / size
 

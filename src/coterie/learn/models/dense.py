@@ -135,6 +135,7 @@ class Dense(Model):
         What only pads a block is computed with it: zeros change no whole number, and time does not tell how many.
         """
         width = width if self._stands_alone(params, width) else 1
+        batch = _filled(batch, -batch.x.shape[1] % width)  # a narrower block would round its rows otherwise
         blocks: list[DenseSums] = []
         weights = batch.weights * batch.divisors.unsqueeze(1)
         for number, start in enumerate(range(0, batch.x.shape[1], width)):
@@ -183,23 +184,24 @@ class Dense(Model):
         ``outputs`` (rows, width) are the first layer's on all of these.
         """
         total = self._moved(params, own.side_by_side(outputs), own.products, own.drawn(batches), lr)
-        for x, weight, moved in zip(own.clients, params["0.weight"], total, strict=True):
-            weight.addmm_(moved[: len(x)].T, x, alpha=-lr)
+        for x, weight, moved, size in zip(own.clients, params["0.weight"], total, own.sizes, strict=True):
+            weight.addmm_(moved[:size].T, x, alpha=-lr)
         params["0.bias"].sub_(total.sum(1), alpha=lr)
 
     def first_outputs(self, models: Params, x: Tensor) -> Tensor:
-        """(slots, examples, width): the first layer's, of several models on the same examples."""
-        features = self._features(x, 1)
-        many = features.expand(len(models["0.bias"]), *features.shape)
-        return torch.baddbmm(models["0.bias"].unsqueeze(1), many, models["0.weight"].transpose(1, 2))
+        """(examples, slots, width): the first layer's, of several models on the same examples."""
+        bias, weight = models["0.bias"], models["0.weight"]
+        outputs = torch.addmm(bias.flatten(), self._features(x, 1), weight.flatten(0, 1).T)
+        return outputs.view(-1, *bias.shape)
 
-    def losses_onward(self, models: Params, outputs: Tensor, y: Tensor) -> Tensor:
+    def losses_onward(self, models: Params, first: Tensor, y: Tensor) -> Tensor:
         """(slots, examples): from these."""
+        outputs = first.transpose(0, 1)
         for index in range(1, self.depth):
             bias, weight = models[f"{index}.bias"].unsqueeze(1), models[f"{index}.weight"].transpose(1, 2)
             outputs = torch.baddbmm(bias, outputs.relu(), weight)
         every = y.expand(len(outputs), *y.shape)
-        return targets(y).losses(outputs.flatten(0, 1), every.flatten(0, 1)).view(outputs.shape[:2])
+        return targets(y).many_losses(outputs.flatten(0, 1), every.flatten(0, 1)).view(outputs.shape[:2])
 
     def _moved(
         self,
@@ -217,11 +219,12 @@ class Dense(Model):
         """
         total = torch.zeros_like(outputs)
         for batch, places in batches:
-            first, rows = outputs.clone(), products
-            if places is not None:
+            if places is None:
+                first, rows = outputs.clone(), products
+            else:
                 first, rows = (_at(each, places) for each in (outputs, products))
             inputs, masks, logits = self._forward(params, batch, first)
-            deltas = self._backward(params, batch, inputs, masks, logits)
+            deltas = self._backward(params, batch, inputs, masks, logits, many=places is not None)
             for index in range(1, self.depth):
                 params[f"{index}.weight"].baddbmm_(deltas[index].transpose(1, 2), inputs[index], alpha=-lr)
                 params[f"{index}.bias"].sub_(deltas[index].sum(1), alpha=lr)
@@ -263,10 +266,17 @@ class Dense(Model):
         return torch.from_numpy(np.stack(kept)).view(hidden.shape).to(hidden).div_(1 - self.dropout)
 
     def _backward(
-        self, params: Params, batch: Batch, inputs: list[Tensor], masks: list[Tensor | None], logits: Tensor
+        self,
+        params: Params,
+        batch: Batch,
+        inputs: list[Tensor],
+        masks: list[Tensor | None],
+        logits: Tensor,
+        many: bool = False,
     ) -> list[Tensor]:
         """The loss's derivative by each layer's output before its activation, (clients, batch, width)."""
-        delta = targets(batch.y).slopes(logits, batch.y).mul_(batch.weights.unsqueeze(-1))
+        rule = targets(batch.y)
+        delta = (rule.many_slopes if many else rule.slopes)(logits, batch.y).mul_(batch.weights.unsqueeze(-1))
         deltas = [delta]
         for index in range(self.depth - 1, 0, -1):
             delta = torch.bmm(delta, params[f"{index}.weight"])
@@ -276,6 +286,17 @@ class Dense(Model):
             delta = torch.ops.aten.threshold_backward(delta, inputs[index], 0)  # relu's derivative, in one pass
             deltas.insert(0, delta)
         return deltas
+
+
+def _filled(batch: Batch, more: int) -> Batch:
+    """With so many examples more, of no weight."""
+    if not more:
+        return batch
+    x, y, weights = (
+        torch.cat([part, part.new_zeros(len(part), more, *part.shape[2:])], 1)
+        for part in (batch.x, batch.y, batch.weights)
+    )
+    return replace(batch, x=x, y=y, weights=weights)
 
 
 def _at(rows: Tensor, places: Tensor) -> Tensor:
@@ -296,8 +317,11 @@ def _rows_stand_alone(model: Dense, clients: int, width: int, threads: int) -> b
         inputs, deltas = plain._passed(params, Batch(x, y, ones, ones[:, 0], ones[:, 0].bool()))
         return torch.cat([*inputs, *deltas], 2)
 
-    x = torch.randn(clients, width, model.sizes[0], generator=torch.Generator().manual_seed(0))
-    return width == 1 or stands_alone(passed, torch.cat([x, labels.unsqueeze(2).float()], 2))
+    def drawn(draws: torch.Generator) -> Tensor:
+        x = torch.randn(clients, width, model.sizes[0], generator=draws)
+        return torch.cat([x, labels.unsqueeze(2).float()], 2)
+
+    return width == 1 or stands_alone(passed, drawn)
 
 
 MOST_TRIED = 4  # clients: what their number decides in a batched product, it decides from two on

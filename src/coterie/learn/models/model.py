@@ -23,7 +23,7 @@ from torch.func import functional_call
 from coterie.errors import InvalidInput, require
 from coterie.learn.params import Layout, Params, pick, stack
 from coterie.learn.targets import targets
-from coterie.learn.whole import SINGLE_UNITS, step_of
+from coterie.learn.whole import SINGLE_UNITS, precision_for, step_of
 from coterie.rng import KEY_BYTES, Secrets
 
 
@@ -226,7 +226,8 @@ class ModuleModel(Model):
             with drawing(batch.seeds[client]) if batch.seeds else nullcontext():
                 found = whole_gradient(module, leaves, batch.x[client], batch.y[client], weights, clip, units)
             sums.append(found.numpy())
-        worth = step_of(clip, units, Layout.of(params, leading=1).length, torch.float32)
+        length = Layout.of(params, leading=1).length
+        worth = step_of(clip, units, length, precision_for(length))
         return WholeSums([[total] for total in sums], iter(sums), worth)
 
     @staticmethod

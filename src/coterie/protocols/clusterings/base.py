@@ -9,6 +9,8 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from coterie.data.federation import Examples
+from coterie.data.holdings import LARGEST
 from coterie.data.lazy import AnyFederation
 from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.admission import Expected
@@ -150,13 +152,22 @@ def contribution(cohort: Cohort, leaves: Params) -> Contributions:
     return Contributions(cohort.ids, values, torch.ones(len(cohort)), torch.ones(len(cohort), 1))
 
 
+def weights_of(examples: Examples) -> Tensor | None:
+    """What each example counts, (examples,) float32; None: all alike. One whose tag is NaN, or below 0, counts nothing,
+    and more than ``LARGEST`` is cut to it: an error would tell of a client's data, and end everybody's run."""
+    tagged = examples.tags.get(WEIGHT)
+    if tagged is None:
+        return None
+    return tagged.double().nan_to_num(0.0, LARGEST, 0.0).clamp_(0.0, LARGEST).float()
+
+
 def points_of(cohort: Cohort) -> Points:
     """The cohort's points. Rows that lie side by side are not copied: 10 million points leave no room for it."""
     rows, x = cohort.round_shards.rows, cohort.rows.x
     first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
     side_by_side = last - first + 1 == len(rows) and bool((rows.diff() == 1).all())
     chosen = slice(first, last + 1) if side_by_side else rows
-    weights = cohort.rows.tags.get(WEIGHT)
+    weights = weights_of(cohort.rows)
     return Points(
         x[chosen].flatten(1),
         cohort.round_shards.offsets,

@@ -100,7 +100,7 @@ class VerticalKMeans(Protocol[Assignments]):
         if not isinstance(federation, VerticalFederation):
             raise InvalidInput(BY_ROWS)
         told = self.seedings + self.steps * self.clusters
-        held = sum(len(own) for own in federation.columns)
+        held = tuple(map(len, federation.columns))
         rounds = self.seedings + self.steps
         return RunFacts(federation.clients, rounds, Local(), (), delta, numbers_a_record=told, columns=held)
 

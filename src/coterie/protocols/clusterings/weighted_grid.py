@@ -97,7 +97,7 @@ class WeightedGrid(Protocol[GridState]):
         """A record is in ``sketches`` sketches of each party."""
         if not isinstance(federation, VerticalFederation):
             raise InvalidInput(BY_ROWS)
-        return replace(self.run_of(federation.clients, delta), columns=sum(len(own) for own in federation.columns))
+        return replace(self.run_of(federation.clients, delta), columns=tuple(map(len, federation.columns)))
 
     def run_of(self, parties: int, delta: float = DELTA) -> RunFacts:
         """The same before anybody knows who has which columns."""
