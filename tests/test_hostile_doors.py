@@ -325,12 +325,24 @@ def test_what_a_command_line_says(words: tuple[str, ...], here: Path, capfd: pyt
     assert not (here / "runs").exists()
 
 
+OF_ONES_OWN = """
+import warnings
+import torch
+
+warnings.warn("a thing to know")
+
+class Line(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+"""
+
+
 def test_a_warning_is_told_in_one_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (here / "c.toml").write_text(f'{FEW}[defence]\nkind = "secure_sums"\nleast = 9\n')
+    (here / "warns_when_loaded.py").write_text(OF_ONES_OWN)
+    (here / "c.toml").write_text(f'{FEW}[model]\nkind = "warns_when_loaded:Line"\n')
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         with pytest.raises(SystemExit) as end:
             main(["train", "c.toml"])
     assert not end.value.code
-    told = capfd.readouterr().err.strip()
-    assert told == "coterie: round 0, train: too few masked answers came in; the round was left out"
+    assert capfd.readouterr().err.strip() == "coterie: a thing to know"

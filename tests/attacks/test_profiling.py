@@ -12,6 +12,7 @@ import torch
 from tests.ring import digits, play
 from torch import Tensor
 
+from coterie.attacks.base import Attributions
 from coterie.attacks.profiling import CURIOUS_SERVER, IdentityProfiling, colluding_server, published_sizes
 from coterie.attacks.profiling_by_model import Rankings, SensitivityProfiling
 from coterie.attacks.updates import Imitation
@@ -25,6 +26,7 @@ from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.judge import Labels, judge
 from coterie.measure.preferences import Preferences, judge_top_k
+from coterie.measure.verdicts import Verdict
 from coterie.protocols.ifca import Ifca
 from coterie.rng import Rng
 from coterie.seal.mock import MockCipher
@@ -219,9 +221,28 @@ def test_rankings_are_judged_by_hand() -> None:
     truth = Preferences({0: frozenset({1, 2}), 1: frozenset({3}), 2: frozenset()}, 4)
     guess = Rankings({0: (1, 0, 2, 3), 1: (0, 3, 1, 2), 2: (0, 1, 2, 3)})
     first, most = judge(guess, truth), judge_top_k(guess, truth)
-    assert (first.score, first.chance, first.units) == (0.5, 0.375, 2)  # client 2 prefers nothing
+    assert (first.score, first.chance, first.units) == (0.5, 0.5, 2)  # client 2 prefers nothing
     assert most.score == pytest.approx(1 / 3)
-    assert most.chance == pytest.approx((4 / 4 + 1 / 4) / 3)
+    assert most.chance == pytest.approx(2 / 3)  # class 1 and then 2, of everybody
+
+
+def test_who_names_the_commonest_class_of_all_has_learnt_nothing() -> None:
+    """Eight of ten clients prefer class 0: to say so of everybody is chance, and not 0.45 above it."""
+    held = {client: frozenset({0, 1} if client < 4 else {0}) for client in range(8)} | {8: frozenset({2})}
+    truth = Preferences({**held, 9: frozenset({3})}, 4)
+    guess = Rankings(dict.fromkeys(range(10), (0, 1, 2, 3)))
+    for found in (judge(guess, truth), judge_top_k(guess, truth)):
+        assert found.chance == pytest.approx(found.score)
+        assert found.verdict is Verdict.UNDECIDED
+    assert judge(guess, truth).chance == 0.8
+    assert judge_top_k(guess, truth).chance == pytest.approx(12 / 14)
+
+
+def test_who_names_the_largest_group_for_all_has_learnt_nothing() -> None:
+    groups = Labels({client: int(client >= 9) for client in range(12)}, 4)
+    assert judge(Attributions(dict.fromkeys(range(12), 0)), groups).chance == 0.75
+    even = Labels({client: client % 4 for client in range(12)}, 6)
+    assert judge(Attributions(dict.fromkeys(range(12), 0)), even).chance == 0.25
 
 
 def test_a_missing_class_is_named(auxiliary: Auxiliary) -> None:

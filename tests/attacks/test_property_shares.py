@@ -100,6 +100,28 @@ def test_one_share_for_all_is_nothing_to_tell() -> None:
     assert [one.verdict for one in real] == [Verdict.NOT_SCORED, Verdict.UNDECIDED]
 
 
+@pytest.mark.parametrize(
+    ("held", "answers"),
+    [
+        ((0, 0, 0, 0, 0.4, 0.6), (0, 0, 0, 0, 1, 1)),  # three in five hold none of it: they are one side
+        ((1, 1, 1, 1, 0.4, 0.6), (1, 1, 1, 1, 0, 0)),
+        ((0, 0.5, 0.5, 0.5, 1), (0, None, None, None, 1)),  # there is somebody on either side of the median
+        ((0, 0.2, 0.6, 1), (0, 0, 1, 1)),
+    ],
+)
+def test_who_holds_more_is_asked_where_half_hold_the_same(
+    held: tuple[float, ...], answers: tuple[int | None, ...]
+) -> None:
+    """A perfect guess scores 1, and its reverse 0, over the clients that are asked about."""
+    truth = dict(enumerate(map(float, held)))
+    told = judged._halves(truth, truth, "share")
+    assert told.score == 1.0
+    assert told.units == sum(one is not None for one in answers)
+    answered = {who: float(one) for who, one in enumerate(answers) if one is not None}
+    assert judged._halves(answered, truth, "share").score == 1.0
+    assert judged._halves({who: -one for who, one in answered.items()}, truth, "share").score == 0.0
+
+
 def test_the_regression_is_ridge_with_the_best_strength_left_out_one_by_one() -> None:
     draws = np.random.default_rng(0)
     made, weights = draws.normal(size=(30, 50)), draws.normal(size=(50, 2))

@@ -106,6 +106,7 @@ def test_the_curve_over_seeds_has_the_score_as_its_area(tmp_path: Path) -> None:
 
 def test_options_make_the_label() -> None:
     assert label(noise(1.0)) == "noise (strength 1)"
+    assert label(noise(1.0000001)) == "noise (strength 1.0000001)"  # another defence, whose claims are its own
 
 
 def test_accuracy_and_leakage_are_drawn_over_rounds(tmp_path: Path) -> None:
@@ -190,6 +191,34 @@ def test_an_edited_data_file_is_another_audit(tmp_path: Path) -> None:
     assert asked.fingerprint != before
 
 
+def test_an_edited_public_file_is_another_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("own.csv", "public.csv"):
+        (tmp_path / name).write_text("a,b\n1,2\n")
+    tables = {"data": "own.csv", "public": str(tmp_path / "public.csv")}
+    said = {
+        name: {"kind": "table", "label": "b", "folder": str(tmp_path), "path": path} for name, path in tables.items()
+    }
+    said["data"] = {"kind": "table", "label": "b", "path": "~/own.csv"}
+    asked, seen = subject(**said), set[str]()
+    for turn, name in enumerate(("own.csv", "public.csv", "own.csv", "public.csv")):
+        (tmp_path / name).write_text(f"a,b\n1,{turn}\n")
+        seen.add(asked.fingerprint)
+    assert len(seen) == 4
+
+
+def test_a_data_set_in_a_named_folder_is_known_by_its_files(tmp_path: Path) -> None:
+    asked = subject(data={"kind": "texas100", "folder": str(tmp_path)})
+    before = asked.fingerprint
+    (tmp_path / "runs").mkdir()
+    for name in ("gate.xml", "runs/result"):
+        (tmp_path / name).write_text("ours")  # which is none of it
+    assert asked.fingerprint == before
+    (tmp_path / "texas100").mkdir()
+    (tmp_path / "texas100" / "texas100.npz").write_bytes(b"1")
+    assert asked.fingerprint != before
+
+
 def test_a_model_is_known_by_its_code_and_by_what_that_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "layers_of_mine.py").write_text("WIDTH = 4\n")
@@ -208,7 +237,8 @@ def test_the_headline_counts_in_words(count: int, words: str) -> None:
     promise = Promise(Guarantee(1.0, 0.0, Level.RECORD, Trust.LOCAL_NOISE), 2.0, Outcome.VIOLATED, ["x"])
     row = Defended("f", "d", "accuracy", Interval.unknown(0.9), 1.0, 1.0, 1.0, promise)
     check = Check(Limit("max_epsilon", 1), Interval(2.0, 2.0, 2.0), False, "broken")
-    result = AuditResult("t", {}, [], [row] * count, checks=[check] * count)
+    rows = [replace(row, defence=f"d{number}") for number in range(count) for _ in range(2)]  # each in two families
+    result = AuditResult("t", {}, [], rows, checks=[check] * count)
     assert words in result.headline
     assert result.headline.endswith("1 of 1 limit is broken." if count == 1 else "2 of 2 limits are broken.")
 
@@ -216,10 +246,14 @@ def test_the_headline_counts_in_words(count: int, words: str) -> None:
 def test_a_control_that_finds_something_is_in_the_headline(tmp_path: Path) -> None:
     result = run(tmp_path)
     assert "control" not in result.headline
-    runs, interval = (Sample.share(80, 100),), proportion(80, 100)
-    fooled = [replace(one, interval=interval, runs=runs) if one.control else one for one in result.findings]
+    runs, interval = (Sample.share(80, 100),) * len(result.findings[0].runs), proportion(80, 100)
+    fooled = [
+        replace(one, interval=interval, runs=runs) if one.control else replace(one, control_runs=runs)
+        for one in result.findings
+    ]
     headline = replace(result, findings=fooled).headline
-    assert "A control finds what is not there (toy): those scores prove nothing." in headline
+    assert "A control finds what is not there (toy: " in headline
+    assert "scored there proves nothing." in headline
 
 
 def test_a_choice_reads_like_words() -> None:

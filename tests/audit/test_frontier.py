@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.audit.toy import FAMILY, run, subject
+from tests.audit.toy import FAMILY, Toy, noise, run, subject
 
-from coterie.audit.frontier import frontier, mark_dominated
-from coterie.measure.findings import FrontierPoint
+from coterie.audit import engine, work
+from coterie.audit.case import Subject
+from coterie.audit.evidence import Evidence
+from coterie.audit.frontier import beside, frontier, mark_dominated
+from coterie.config.schema import Choice
+from coterie.measure.claims import Outcome, Promise
+from coterie.measure.findings import Defended, FrontierPoint
 from coterie.measure.intervals import Interval
+from coterie.privacy.guarantee import Guarantee, Level, Trust
+from coterie.report.html import render
+from coterie.report.junit import junit_xml
+from coterie.wire.view import ThreatModel
 
 pytestmark = pytest.mark.usefixtures("only_the_toy")
 
@@ -38,6 +51,112 @@ def test_the_frontier_recommends_nothing_that_the_gate_would_stop(tmp_path: Path
     assert "meets the limits (not measured here: max_property_auc; an audit with it decides)." in other.recommendation
     (silent,) = frontier(subject(), [FAMILY], tmp_path)
     assert {point.passes for point in silent.points} == {None}
+
+
+def test_a_claim_that_another_test_refutes_is_recommended_nowhere(tmp_path: Path) -> None:
+    asked = subject(limits={"max_toy_auc": 0.75, "max_epsilon": 3.0})
+    guarantee = Guarantee(2.5, 1e-5, Level.RECORD, Trust.TRUSTED_AGGREGATOR)
+    promise = Promise(guarantee, 4.0, Outcome.VIOLATED, ["measured elsewhere"])
+    row = Defended("canaries", "noise (strength 4)", "accuracy", Interval.unknown(0.8), 1.0, 1.0, 1.0, promise)
+    (swept,) = frontier(asked, [FAMILY], tmp_path, known=[row])
+    assert [point.passes for point in swept.points] == [False] * 4
+    (other,) = frontier(asked, [FAMILY], tmp_path, known=[replace(row, defence="another")])
+    assert [point.passes for point in other.points] == [False, False, False, True]
+
+
+class Flaky(Toy):
+    """It breaks where its weakest defence is on."""
+
+    def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
+        if defence == noise(0.5):
+            raise RuntimeError("broke here")
+        return super().measure(subject, defence, seed)
+
+
+def test_a_setting_under_which_an_attack_breaks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strength 0.5 might have met the limits: nobody knows, and nothing passes for it."""
+    flaky, limits = Flaky(), {"max_toy_auc": 0.75}
+    monkeypatch.setattr(work, "find", lambda name, named=(): flaky)
+    monkeypatch.setattr(engine, "all_families", lambda named=(): [flaky])
+    result = run(tmp_path, defence={"kind": "noise", "strength": 4.0}, limits=limits)
+    assert result.passed
+    found = frontier(subject(limits=limits), [flaky], tmp_path)
+    (swept,) = found
+    assert [point.setting for point in swept.points] == ["none", "noise (strength 1)", "noise (strength 4)"]
+    assert [(str(one), one.failed) for one in swept.left_out] == [("toy under noise (strength 0.5)", True)]
+    assert swept.recommendation == (
+        "Toy: noise (strength 1) is the weakest setting that was measured and meets the limits. The attack broke under "
+        "noise (strength 0.5): what it would have found there, nobody knows."
+    )
+    both = beside(result, found)
+    assert not both.passed
+    assert 'errors="1"' in junit_xml(both)
+    assert "1 attack broke" in both.headline
+    assert re.search(r"noise \(strength 0.5\)</th>.*?broke.*?broke here", render(both), re.DOTALL)
+    assert beside(both, found).left_out == both.left_out
+
+
+class Reader(Toy):
+    """It reads the reference run, and has nothing to sweep unless it is told."""
+
+    limit = "reader_auc"
+
+    def __init__(self, name: str, *swept: float) -> None:
+        self.name, self.swept = name, swept  # type: ignore[misc]
+
+    def threats(self, subject: Subject) -> Sequence[ThreatModel]:
+        return [ThreatModel("curious server", server=True)]
+
+    def read(self, run: Any) -> Evidence:
+        return super().measure(run.subject, run.defence, run.seed)
+
+    def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
+        return [(noise(strength), strength) for strength in self.swept]
+
+
+def test_audit_and_frontier_take_each_others_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frontier has fewer readers of the reference run than the audit, or others, and it is the same run."""
+    families = {one.name: one for one in (FAMILY, Reader("reader"), Reader("sweeper", 1.0, 2.0))}
+    monkeypatch.setattr(work, "find", lambda name, named=(): families[name])
+    monkeypatch.setattr(engine, "all_families", lambda named=(): list(families.values()))
+    said: list[str] = []
+
+    def tell(done: int, total: int, key: str) -> None:
+        said.append(key)
+
+    def kept() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+
+    asked = subject(audit={"seeds": 1})
+    engine.audit(asked, tmp_path, processes=1)
+    before = kept()
+    frontier(asked, list(families.values()), tmp_path, progress=tell)
+    assert before.items() <= kept().items()
+    before = kept()
+    engine.audit(asked, tmp_path, processes=1, progress=tell)
+    frontier(asked, list(families.values()), tmp_path, progress=tell)
+    assert kept() == before
+    assert not any("made anew" in one for one in said)
+
+
+class Stressed(Toy):
+    def differs(self, subject: Subject) -> str:
+        return "of another federation"
+
+
+def test_a_stress_test_is_recommended_by_the_limit_that_names_it(tmp_path: Path) -> None:
+    (swept,) = frontier(subject(limits={"max_toy_auc": 0.75}), [Stressed()], tmp_path)
+    assert "no limit is set on it; stress.max_toy_auc would give a recommendation" in swept.recommendation
+    (swept,) = frontier(subject(limits={"stress.max_toy_auc": 0.75}), [Stressed()], tmp_path)
+    assert "noise (strength 1) is the weakest setting that meets the limits" in swept.recommendation
+
+
+def test_who_always_errs_dominates_nobody() -> None:
+    points = [
+        FrontierPoint("d", 1.0, Interval.unknown(leak), Interval.unknown(0.9), 0.0, setting=str(leak))
+        for leak in (0.02, 0.6)
+    ]
+    assert [point.dominated for point in mark_dominated(points, turns=True)] == [True, False]
 
 
 def test_a_dominated_setting_is_worse_in_one_and_better_in_none() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.audit.toy import FAMILY, AsConfigured, found, noise, run, subject
@@ -43,6 +45,36 @@ def test_the_unsafe_end_of_the_interval_decides(tmp_path: Path, name: str, limit
     assert not check.passed
     assert check.reason.startswith("undecided: may break the limit")
     assert "would decide" in check.reason
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize(("name", "bound"), [("max_toy_auc", 0.72), ("min_accuracy", 0.897)])
+def test_seeds_of_the_same_clients_decide_nothing(name: str, bound: float, seeds: int) -> None:
+    """The gate's advice is the finding's: more clients, and never more seeds."""
+    evidence = [FAMILY.measure(subject(), noise(1.0), seed) for seed in range(seeds)]
+    tried = Tried(FAMILY, noise(1.0), evidence, repeated=frozenset(["clients"]))
+    (check,) = gate.checks(gate.limits_of({name: bound}), [tried], [tried.defended])
+    assert re.search(r"about [\d,]+ more clients would decide, and more seeds of the same would not$", check.reason)
+    (anew,) = gate.checks(gate.limits_of({name: bound}), [replace(tried, repeated=frozenset())], [tried.defended])
+    assert ("more seed" in anew.reason.partition(" and ")[0]) == (name == "max_toy_auc")
+
+
+def test_who_always_errs_is_judged_turned_round() -> None:
+    """An AUC of 0.02 is one of 0.98 to whoever takes the opposite."""
+
+    def check(score: float, bound: float, **changed: Any) -> Check:
+        finding = replace(found(score), **changed)
+        tried = Tried(FAMILY, noise(1.0), [replace(FAMILY.measure(subject(), noise(1.0), 0), findings=[finding])])
+        return gate.checks([Limit("max_toy_auc", bound)], [tried], [tried.defended])[0]
+
+    erring = check(0.02, 0.75)
+    assert not erring.passed
+    assert erring.measured.estimate == pytest.approx(0.98)
+    assert erring.reason == "breaks the limit of at most 0.75 if it is turned round"
+    assert check(0.45, 0.57).reason.startswith("undecided: may break the limit of at most 0.57 if it is turned round; ")
+    met = check(0.45, 0.6)
+    assert (met.passed, met.measured.estimate, met.reason) == (True, 0.45, "meets the limit of at most 0.6")
+    assert check(0.02, 0.75, chance=0.25).passed  # one of four answers: the opposite of a wrong one is no answer
 
 
 def test_no_claim_is_an_epsilon_of_infinity(tmp_path: Path) -> None:

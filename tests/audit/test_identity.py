@@ -14,9 +14,12 @@ NONE = Choice(kind="none")
 
 
 def test_settings_whose_words_are_alike_are_two() -> None:
-    alike = [noise(1.0), noise(1.0000001)]
+    alike = [Choice.model_validate({"kind": "noise", "folder": name}) for name in ("a", "b")]
     assert len({label(choice) for choice in alike}) == 1
-    assert len({work.key_of("toy", choice, 0) for choice in alike}) == 2
+    close = [noise(1.0), noise(1.0000001)]
+    assert len({label(choice) for choice in close}) == 2
+    for pair in (alike, close):
+        assert len({work.key_of("toy", choice, 0) for choice in pair}) == 2
     asked = subject(defence={"kind": "noise", "strength": 1.0000001})
     assert [choice.options.get("strength") for choice in engine.settings(FAMILY, asked)] == [None, 1.0000001, 1.0, 4.0]
 

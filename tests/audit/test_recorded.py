@@ -40,6 +40,7 @@ from coterie.learn.sgd import Local
 from coterie.measure.findings import AuditResult
 from coterie.measure.intervals import proportion
 from coterie.measure.judge import judge
+from coterie.measure.preferences import Preferences
 from coterie.measure.verdicts import Verdict
 from coterie.measure.witness import Witness
 from coterie.protocols.fedavg import FedAvg
@@ -97,8 +98,10 @@ def of_digits(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditRe
 
 def test_a_recording_is_scored_as_the_living_federation_is(of_digits: AuditResult) -> None:
     live = find("preference profiling").measure(subject(), NONE, 0).findings
-    alone = {row.attack: row.score for row in live if row.adversary == "curious server" and not row.control}
-    assert {one.attack: one.score for one in of_digits.findings} == alone
+    alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
+    assert {one.attack: one.score for one in of_digits.findings} == alone  # the controls, too
+    assert [one.control for one in of_digits.findings] == [False, False, True, True]
+    assert all(one.beyond is not None for one in of_digits.findings if not one.control)
     assert alone["profiling by identity"] == 1.0
     said = (
         "As recorded, this federation leaks to 1 kind of attack (preference profiling). 12 kinds of attack were not run"
@@ -110,10 +113,18 @@ def test_recorded_ciphertexts_stay_closed(tmp_path: Path) -> None:
     mingled = {"kind": "mingling", "cipher": "mock"}
     result = audited(tmp_path, write_down(tmp_path / "messages", mingled))
     live = find("preference profiling").measure(subject(), Choice.model_validate(mingled), 0).findings
-    alone = {row.attack: row.score for row in live if row.adversary == "curious server" and not row.control}
+    alone = {row.attack: row.score for row in live if row.adversary == "curious server"}
     assert {one.attack: one.score for one in result.findings} == alone
     assert {one.defence for one in result.findings} == {"mingling (cipher mock)"}
     assert max(alone.values()) < 0.7  # of 10 clients; undefended it is 1
+
+
+def test_who_prefers_what_is_written_down_where_nobody_is_in_a_group() -> None:
+    federation = subject(partition={"kind": "dirichlet", "clients": 10, "alpha": 0.1}).federation(0)
+    assert int(federation.groups.max()) < 0
+    truth = truth_of(federation, Witness())
+    assert not truth.groups
+    assert truth.preferences(10) == Preferences.of(federation)
 
 
 def test_a_recording_that_was_cut_off_says_so(digits: Path, tmp_path: Path, of_digits: AuditResult) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.audit import reference
+from coterie.audit import gate, reference
 from coterie.audit.case import check_limits, parse
 from coterie.audit.engine import audit
+from coterie.audit.family import built_in
 from coterie.audit.objects import Handed
 from coterie.config.schema import Choice
 from coterie.data.federation import Shards
@@ -74,6 +75,39 @@ def test_a_limit_that_is_no_number_is_refused() -> None:
         check_limits({"max_epsilon": math.nan}, ["max_epsilon"])
 
 
+@pytest.mark.parametrize("name", ["max_property_auc", "stress.max_property_auc", "max_replaced_accuracy"])
+def test_a_limit_that_a_guess_would_break_is_refused(tmp_path: Path, name: str) -> None:
+    for bound in (0.4, 0.5):
+        with pytest.raises(InvalidInput, match=rf"limit {name}={bound} must be above 0.5, which guessing scores; 0.6 "):
+            audit(parse(SUBJECT | {"limits": {name: bound}}, "subject"), tmp_path)
+    check_limits({name: 0.51}, [name], [name], {name: 0.5})
+    assert not list(tmp_path.iterdir())
+
+
+def test_chance_is_declared_as_it_is_found() -> None:
+    assert {name: chance for name, chance in gate.chances(built_in()).items() if not name.startswith("stress.")} == {
+        "max_replaced_accuracy": 0.5,
+        "max_canary_auc": 0.5,
+        "max_membership_auc": 0.5,
+        "max_model_membership_auc": 0.5,
+        "max_property_auc": 0.5,
+    }
+
+
+@pytest.mark.parametrize("kind", ["ifca", "cosine_kmeans"])
+def test_more_clusters_than_clients_are_refused(kind: str) -> None:
+    data = {"data": {"kind": "digits"}, "partition": {"kind": "iid", "clients": 4}, "model": {"kind": "fcnn"}}
+
+    def rehearse(clusters: int) -> None:
+        parse(SUBJECT | data | {"trainer": {"kind": kind, "clusters": clusters}}, "subject").rehearse()
+
+    rehearse(4)
+    with pytest.raises(InvalidInput, match=r"clusters=5 is more than the 4 clients with data.*use fewer clusters"):
+        rehearse(5)
+    points = {"trainer": {"kind": "kfed", "clusters": 10}}
+    parse(SUBJECT | data | points, "subject").rehearse()  # clusters of points
+
+
 def test_a_limit_that_anything_would_meet_is_refused(tmp_path: Path) -> None:
     for name, bound in (("max_model_membership_auc", 60.0), ("stress.max_property_auc", 1.5), ("min_accuracy", 90.0)):
         with pytest.raises(InvalidInput, match=rf"limit {name}={bound} must lie in 0..1"):
@@ -100,6 +134,7 @@ def test_clients_by_a_column_are_the_same_in_every_seed(tmp_path: Path) -> None:
     data = {"kind": "table", "path": str(tmp_path / "rows.csv"), "label": "b", "tags": ["site"]}
     sites = {"data": data, "partition": {"kind": "by_tag", "tag": "site"}, "model": {"kind": "fcnn", "hidden": 2}}
     assert parse(SUBJECT | sites, "subject").repeated_units == {"clients"}
+    assert parse(SUBJECT | sites | {"audit": {"seeds": 1}}, "subject").repeated_units == {"clients"}
     assert parse(SUBJECT | {"data": data}, "subject").repeated_units == frozenset()
     assert parse(SUBJECT, "subject").repeated_units == frozenset()
 

@@ -16,6 +16,7 @@ from tests.audit.test_families import coterie, subject
 
 from coterie.audit.case import read
 from coterie.audit.engine import audit
+from coterie.commands.auditing import Changes
 from coterie.errors import CannotWrite, CoterieError, InvalidInput
 from coterie.files import write_atomically
 from coterie.run.jobs import Job, JobFailed, run_jobs, stored
@@ -136,6 +137,35 @@ def test_a_full_disk_while_recording_is_named(tmp_path: Path) -> None:
 
 
 # -- what users bring -----------------------------------------------------------------------------------------------
+
+
+def test_data_in_the_place_of_a_configuration_and_names_that_are_near(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("size,kind\n1,2\n")
+    (tmp_path / "federation.toml").write_text("")
+    with pytest.raises(
+        CoterieError, match=r"is not valid TOML: .*; if it is your data: coterie init --data .*people\.csv$"
+    ):
+        read(tmp_path / "people.csv")
+    with pytest.raises(CoterieError, match=r"does not exist; did you mean '.*federation\.toml'\? `coterie init`"):
+        read(tmp_path / "federatoin.toml")
+    (tmp_path / "f.toml").write_text('[data]\nkind = "table"\npath = "poeple.csv"\nlabel = "kind"\n')
+    with pytest.raises(
+        CoterieError, match=r"path=poeple\.csv does not exist; did you mean '.*people\.csv'\? looked at"
+    ):
+        read(tmp_path / "f.toml").examples()
+
+
+@pytest.mark.parametrize("seeds", [0, -1, 1001])
+def test_seeds_of_the_command_line_are_refused_in_one_line(seeds: int) -> None:
+    with pytest.raises(CoterieError, match=rf"^seeds={seeds} must be at (least 1|most 1000)$"):
+        Changes(seeds).made(subject())
+
+
+def test_a_partition_names_itself(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("size,hand,class\n" + "1,left,0\n2,right,1\n" * 20)
+    data = {"kind": "table", "path": str(tmp_path / "people.csv"), "label": "class", "tags": ["hand"]}
+    with pytest.raises(CoterieError, match="partition 'by_tag': tag of people='hands' is unknown"):
+        subject(data=data, partition={"kind": "by_tag", "tag": "hands"}).federation()
 
 
 @pytest.mark.parametrize(

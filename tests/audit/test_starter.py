@@ -233,7 +233,8 @@ def test_separators_encodings_keys_dates_clients_and_what_is_sensitive_are_seen(
     assert (subject.audit.property.tag, subject.audit.property.value) == ("gender", "weiblich")
     federation = subject.federation()
     assert federation.clients == 6
-    assert federation.examples.x.shape[1] == 2
+    assert federation.examples.x.shape[1] == 4  # two numbers, and the gender, which is asked about and learnt from
+    assert "360 examples of 4," in found.text
     said = dict(found.chosen)
     assert said["left out 'Patient Id'"] == "numbers the rows, no two alike"
     assert said["left out 'admitted'"] == "holds dates"
@@ -265,6 +266,43 @@ def test_what_the_user_says_is_done(tmp_path: Path) -> None:
             asked(sensitive=wrong)
     with pytest.raises(CoterieError, match="'sit' is unknown; did you mean 'site'"):
         asked(clients="sit")
+
+
+def test_a_property_takes_no_column_from_the_learner(tmp_path: Path) -> None:
+    """What is attacked is what would be trained without the question."""
+    subject = parse(tomllib.loads(fitted(hospital(tmp_path)).text), "written")
+    assert (subject.data.options["tags"], subject.data.options["keep"]) == (["site", "gender"], ["gender"])
+    options = {**subject.data.options, "tags": ["site"]}
+    said = {name: value for name, value in options.items() if name != "keep"}
+    plain = parse({"data": {"kind": "table", **said}}, "plain")
+    assert torch.equal(subject.examples().x, plain.examples().x)
+
+
+def test_a_property_is_no_guess_for_what_is_learnt(tmp_path: Path) -> None:
+    path = tmp_path / "coin.csv"
+    frame = people()
+    frame["coin"] = np.where(np.arange(len(frame)) % 3 == 0, "heads", "tails")
+    frame.to_csv(path, index=False)  # the last column
+    subject = parse(tomllib.loads(fitted(path, Wishes(sensitive="coin=heads")).text), "written")
+    assert subject.data.options["label"] == "income"
+    assert subject.audit.property is not None
+    assert subject.audit.property.tag == "coin"
+    with pytest.raises(CoterieError, match="property='income=low' is of the column that says what is learnt"):
+        fitted(path, Wishes("income", sensitive="income=low"))
+    with pytest.raises(CoterieError, match="property='hand=left' is of the column that says who holds a row"):
+        fitted(path, Wishes("income", "hand", "hand=left"))
+
+
+def test_what_may_be_asked_and_not_learnt_is_a_tag_alone(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    people().to_csv(path, index=False)
+    found = fitted(path, Wishes("income", sensitive="born=1950-01-01"))
+    assert (
+        "nothing is learnt from that column, which holds dates" in dict(found.chosen)["property 'born is 1950-01-01'"]
+    )
+    data = tomllib.loads(found.text)["data"]
+    assert data["tags"] == ["born"]
+    assert "keep" not in data
 
 
 @pytest.mark.parametrize(

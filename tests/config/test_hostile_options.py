@@ -120,6 +120,12 @@ NAMED: list[tuple[dict[str, Any], str]] = [
     ({"defence": {"kind": "robust", "share": 0.3}}, "share=0.3 has no effect with rule='median'"),
     ({"defence": {"kind": "robust", "rule": "trimmed_mean", "bad": 2}}, "bad=2 has no effect with rule='trimmed_mean'"),
     ({"defence": {"kind": "mingling", "cipher": "ckks", "least": 3}}, "least=3 has no effect with cipher='ckks'"),
+    ({"defence": {"kind": "secure_sums", "least": 5}}, "least=5 must be at most 4: so many clients are asked"),
+    ({"defence": {"kind": "mingling", "least": 5}}, "least=5 must be at most 4"),
+    (
+        {"defence": {"kind": "secure_sums", "least": 3}, "trainer": {"kind": "fedavg", "participation": 0.5}},
+        "least=3 must be at most 2",
+    ),
     ({"defence": {"kind": "mingling", "members": 9}}, "members=9 has no effect with cipher='secure_sums'"),
     ({"defence": {"kind": "perturb_once", "ratio": 0.4}}, "ratio=0.4 has no effect with mechanism='piecewise'"),
     ({"partition": {"kind": "iid", "clients": 4, "minimum": 9}}, "minimum=9 has no effect with alpha=None"),
@@ -136,6 +142,12 @@ def test_what_is_wrong_is_named(words: dict[str, Any], told: str) -> None:
     said = {"data": {"kind": "digits"}, "partition": {"kind": "iid", "clients": 4}, **words}
     with pytest.raises(InvalidInput, match=told):
         parse(said, "c.toml").case(parse(said, "c.toml").trainers[0])
+
+
+def test_as_many_as_are_asked_may_be_needed() -> None:
+    said = {"data": {"kind": "digits"}, "partition": {"kind": "iid", "clients": 4}}
+    found = parse({**said, "defence": {"kind": "secure_sums", "least": 4}}, "c.toml")
+    assert found.case(found.trainers[0]).defence.seals
 
 
 @pytest.mark.parametrize(

@@ -109,9 +109,9 @@ def numerics_are_looked_at_once() -> Iterator[None]:
     found = look(case.promise, case.defence, Rng.seeded(case.seed).child("attack"))
     assert found is not None
 
-    def recalled(promise: Promise | None, defence: Defence, rng: Rng) -> NumericsAudit | None:
+    def recalled(promise: Promise | None, defence: Defence, rng: Rng, seed: int) -> NumericsAudit | None:
         proven = promise is not None and promise.guarantee.proven
-        return found if proven and defence == case.defence else look(promise, defence, rng)
+        return found if proven and defence == case.defence else look(promise, defence, rng, seed)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "numerics_of", recalled)
@@ -123,6 +123,7 @@ def test_no_trainer_and_no_defence_is_missing() -> None:
     assert DEFENCES.keys() == registry.DEFENCES.keys()
 
 
+@pytest.mark.timeout(1200)  # an audit for each defence: a minute or two, on a machine that nobody else uses
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_every_pair_is_a_finding_or_a_reason(trainer: str, tmp_path: Path) -> None:
     """With each defence to compare with, and then with each as the one to launch with, from the same results."""

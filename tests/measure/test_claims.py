@@ -67,4 +67,8 @@ def test_of_several_seeds_the_worst_counts_with_its_own_evidence() -> None:
     broken = worst_promise([judge_guarantee(PROVEN, [shown(3.0)]), *promises])
     assert broken is not None
     assert (broken.outcome, broken.lower_bound) == (Outcome.VIOLATED, 3.0)
+    loose = judge_guarantee(replace(PROVEN, epsilon=5.0), [])
+    beside = worst_promise([judge_guarantee(PROVEN, [shown(3.0)]), loose])
+    assert beside is not None
+    assert beside.guarantee.epsilon == 1.0  # 3 is above the claim that it contradicts, and not above 5
     assert worst_promise([]) is None

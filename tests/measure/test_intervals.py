@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import beta, norm, ttest_1samp
+from scipy.stats import beta, norm, ttest_1samp, ttest_ind
 
 from coterie.errors import InvalidInput
 from coterie.measure.intervals import Interval, Sample, difference, pooled, proportion, student
@@ -176,6 +176,73 @@ def test_units_that_are_all_alike_are_no_certainty() -> None:
     assert pooled([Sample.average([2.0, 2.0], 0.0, math.inf)]).ends == (2.0, 2.0)
 
 
+def test_units_that_are_all_alike_away_from_an_end_are_no_certainty_either() -> None:
+    """Of n alike, the true mean is at least value * error^(1/n) above the lower end, and likewise from above."""
+    pairs = pooled([Sample.average([0.5] * 24, 0.0, 1.0)])
+    assert pairs.ends == pytest.approx((0.5 * 0.85753, 1 - 0.5 * 0.85753), abs=1e-5)  # 0.025^(1/24)
+    nobody_lost = pooled([Sample.average([0.0, 0.0], -1.0, 1.0)])
+    assert nobody_lost.ends == pytest.approx((-1 + math.sqrt(0.025), 1 - math.sqrt(0.025)))
+    one_a_seed = pooled([Sample.average([0.5], 0.0, 1.0)] * 3)
+    assert one_a_seed.low == pytest.approx(0.5 * 0.025 ** (1 / 3))
+    once = Sample.average([0.5, 0.5], 0.0, 1.0)
+    assert pooled([once.shared(3)] * 3).ends == pytest.approx(pooled([once]).ends)
+    assert once.variance == pytest.approx(((2 * 0.25 + 1) / 4 - 0.25) / 4)  # 0, 0.5, 0.5, 1
+    assert Sample.average([1.0] * 8, 0.0, 1.0).variance == pytest.approx(Sample.share(8, 8).variance)
+
+
+@pytest.mark.parametrize(("clients", "rows", "truth"), [(2, 3, 0.8), (2, 10, 0.8), (2, 10, 0.6), (3, 3, 0.8)])
+def test_accuracies_of_a_few_rows_that_agree_by_luck_raise_few_false_alarms(
+    clients: int, rows: int, truth: float
+) -> None:
+    """Binomial(1000, 0.025) exceeds 41 with probability under 1e-3; a point for an interval errs in 5 to 14 %."""
+    draws = np.random.default_rng(0)
+    found = [pooled([Sample.average(draws.binomial(rows, truth, clients) / rows, 0.0, 1.0)]) for _ in range(1000)]
+    assert max(sum(one.low > truth for one in found), sum(one.high < truth for one in found)) <= 41
+
+
+def test_a_loss_that_few_test_rows_do_not_show_is_not_bounded() -> None:
+    """Two others of three test rows each lose 0.2 truly; nothing was seen of it in two of five audits."""
+    draws = np.random.default_rng(0)
+    bounded = 0
+    for _ in range(1000):
+        luck = draws.random((2, 3))
+        lost = (luck < 0.9).mean(1) - (luck < 0.7).mean(1)
+        bounded += pooled([Sample.average(lost, -1.0, 1.0)]).high < 0.2
+    assert bounded <= 41  # of Binomial(1000, 0.025), with probability under 1e-3 more
+
+
+def test_two_means_of_few_units_are_told_apart_as_welch_does() -> None:
+    ours, theirs = [0.6, 0.8, 0.7], [0.3, 0.35]
+    expected = ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    found = difference([Sample.average(ours, 0.0, 1.0)], [Sample.average(theirs, 0.0, 1.0)])
+    assert found.ends == pytest.approx((expected.low, expected.high))
+    normal = difference([Sample.share(6, 10)], [Sample.share(3, 10)])  # a share's variance is known
+    assert normal.high - normal.low == pytest.approx(2 * 1.959964 * math.sqrt((7 * 5 + 4 * 8) / 12**3), rel=1e-5)
+
+
+def test_units_that_every_seed_has_give_a_difference_the_freedom_of_one_seed() -> None:
+    ours, theirs = Sample.average([0.6, 0.7, 0.8], 0.0, 1.0), Sample.average([0.3, 0.5, 0.55], 0.0, 1.0)
+    alone, thrice = difference([ours], [theirs]), difference([ours.shared(3)] * 3, [theirs.shared(3)] * 3)
+    assert thrice.ends == pytest.approx(alone.ends)
+
+
+def test_a_unit_a_seed_whose_gaps_are_alike_is_no_certainty() -> None:
+    ours, theirs = [Sample.average([1.0], 0.0, 1.0)] * 2, [Sample.average([0.5], 0.0, 1.0)] * 2
+    assert difference(ours, theirs).low == pytest.approx(-1 + 1.5 * math.sqrt(0.025))
+    assert not difference(ours[:1], theirs[:1]).is_known
+
+
+@pytest.mark.parametrize("victims", [2, 3, 4])
+def test_an_attack_that_is_its_own_control_is_seldom_above_it(victims: int) -> None:
+    """Binomial(1000, 0.025) exceeds 41 with probability under 1e-3; with a normal quantile it is 4 to 9 %."""
+    draws = np.random.default_rng(1)
+
+    def one() -> list[Sample]:
+        return [Sample.average(draws.normal(0.7, 0.1, victims).clip(0, 1), 0.0, 1.0)]
+
+    assert sum(difference(one(), one()).low > 0 for _ in range(1000)) <= 41
+
+
 def test_a_unit_a_seed_leaves_student_over_seeds() -> None:
     costs = [Sample.average([value], 0.0, math.inf) for value in (3.0, 4.0, 5.0)]
     assert pooled(costs).ends == pytest.approx(student([3.0, 4.0, 5.0]).ends)
@@ -185,3 +252,11 @@ def test_a_mean_stays_within_what_it_can_be() -> None:
     found = pooled([Sample.average([1.0, 0.8], 0.0, 1.0)])
     assert found.high == 1.0
     assert pooled([Sample.average([value], 0.0, math.inf) for value in (0.1, 5.0)]).low == 0.0
+
+
+def test_units_that_every_seed_has_give_the_freedom_of_one_seed() -> None:
+    """Three sites in three seeds are three sites: Student's quantile is that of two degrees of freedom, not of six."""
+    once = Sample.average([0.2, 0.4, 0.6], 0.0, 1.0)
+    alone, thrice = pooled([once]), pooled([once.shared(3)] * 3)
+    assert thrice.ends == pytest.approx(alone.ends)
+    assert pooled([once] * 3).high < alone.high  # three seeds of three sites each

@@ -33,6 +33,7 @@ def test_rates_are_those_of_the_curve_and_unscored_where_there_are_too_few() -> 
     assert tenth.verdict is not Verdict.NOT_SCORED
     _, _, few = findings(*game(1.5, 2000, 900, 0), "x", "")
     assert few.verdict is Verdict.NOT_SCORED
+    assert "not scored by TPR at 0.1% FPR: there are too few non-members for so few false alarms." in few.sentence
 
 
 def test_intervals_of_rates_hold_the_truth() -> None:

@@ -16,7 +16,8 @@ from coterie.learn.models.dense import Dense
 from coterie.learn.params import map_leaves
 from coterie.learn.sgd import Local
 from coterie.measure import utility
-from coterie.measure.utility import Scores, evaluate, scored
+from coterie.measure.intervals import pooled, student
+from coterie.measure.utility import COST, Scores, evaluate, scored
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.ifca import Ifca
 from coterie.wire.messages import Published
@@ -63,6 +64,14 @@ def test_the_mean_leaves_out_who_cannot_be_tested() -> None:
     scores = Scores(torch.tensor([1.0, torch.nan, 0.5]), torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.0, 1.0]]))
     assert scores.mean == 0.75
     assert scores.sizes == [1, 2]
+
+
+def test_a_score_that_all_have_between_them_is_one_unit() -> None:
+    """Two parties' cost of one clustering is no two costs that agree."""
+    runs = [Scores(torch.full((2,), cost), torch.ones(2, 1), COST, joint=True).sample() for cost in (3.0, 4.0, 5.0)]
+    assert [run.units for run in runs] == [1, 1, 1]
+    assert not pooled(runs[:1]).is_known
+    assert pooled(runs).ends == pytest.approx(student([3.0, 4.0, 5.0]).ends)
 
 
 def test_ifca_s_clients_are_scored_with_their_choice(two_groups: Federation) -> None:

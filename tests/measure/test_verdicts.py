@@ -63,6 +63,17 @@ def test_a_bound_says_its_size() -> None:
     assert decision.in_words("clients") == "bounded: less than 10% of a complete leak"
 
 
+def test_what_lies_below_chance_and_above_its_control_is_not_bounded() -> None:
+    """Three in four clients are of one group, and an attack tells either group in 65 of 100; at random it were 54."""
+    attack, control = Sample.share(650, 1000), Sample.share(540, 1000)
+    alone = finding(attack, chance=0.75)
+    assert alone.verdict is Verdict.BOUNDED
+    beside = replace(alone, control_runs=(control,))
+    assert beside.decision == Decision(Verdict.UNDECIDED, beneath=True)
+    assert "more than its control" in beside.decision.in_words("clients")
+    assert replace(alone, control_runs=(attack,)).verdict is Verdict.BOUNDED
+
+
 def test_where_there_is_nothing_to_learn_nothing_is_decided() -> None:
     """One cluster: whoever is in it holds all models there are, and nobody is called safe for it."""
     one = finding(Sample.share(1, 1), chance=1.0)
@@ -241,6 +252,11 @@ def test_the_same_clients_in_every_seed_count_once() -> None:
     assert same.interval.ends == runs[0].interval.ends
     assert same.verdict is Verdict.UNDECIDED
     assert "more clients would decide, and more seeds of the same would not" in same.sentence
+    assert math.isnan(same.decision.more_seeds)
+    assert not math.isnan(same.decision.more_units)
+    one = over_seeds(runs[:1], repeated=True)  # one seed, and another would have the same
+    assert "more seeds of the same would not" in one.sentence
+    assert one.decision.more_units == same.decision.more_units
 
 
 def test_the_power_of_a_finding_is_what_it_would_have_seen() -> None:

@@ -13,17 +13,18 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.report.sample import BROKEN, DPSGD, PROFILING, reproduction, sample
+from tests.report.sample import BROKEN, CLIENT, DPSGD, MINGLED, PROFILING, SERVER, reproduction, sample
 
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import AuditResult, Chart, Frontier, Gallery, Series, Suspected
-from coterie.measure.intervals import Interval
+from coterie.measure.findings import AuditResult, Chart, Finding, Frontier, Gallery, Series, Suspected
+from coterie.measure.headline import by_defence
+from coterie.measure.intervals import Interval, Sample
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.report.decision import next_steps
 from coterie.report.html import render, render_reproductions
 from coterie.report.markup import VOID, element
-from coterie.report.values import capital
+from coterie.report.values import capital, with_interval
 
 EMPTY = AuditResult("nothing", {}, [], [])
 
@@ -224,6 +225,30 @@ def test_a_score_without_an_interval_is_undecided() -> None:
     assert "40 clients of 1 seed;" in found.text
 
 
+def test_what_is_above_chance_and_undecided_says_why() -> None:
+    """Its interval is narrow enough; what it lacks is a control that finds less."""
+    runs = [Sample.share(60, 100)] * 3
+    one = replace(sample().findings[0], interval=Interval(0.6, 0.54, 0.66), runs=runs, control_runs=runs)
+    assert one.decision.fooled
+    text = Page(render(replace(sample(), findings=[one], launched="none"))).text
+    assert text.count("undecided: not above its control") == 2  # in its cell and in the first table
+    assert "So is a score above chance that is not known to lie above its control" in text
+
+
+def test_what_could_not_be_scored_is_one_row_with_its_reason() -> None:
+    one = sample().findings[0]
+    few = Finding.unscored(one.attack, "TPR at 0.1% FPR", 0.001, "nothing", "too few")
+    lost = [
+        replace(few, family=one.family, adversary=who, defence=defence)
+        for who in (CLIENT, SERVER)
+        for defence in ("none", DPSGD)
+    ]
+    page = Page(render(replace(sample(), findings=[*sample().findings, *lost])))
+    assert page.text.count("not scored: too few") == 1
+    assert page.of("tr", **{"data-adversary": f"{CLIENT}\n{SERVER}", "data-defence": f"none\n{DPSGD}"})
+    assert sum("and not scored by TPR at 0.1% FPR: too few." in text for text in page.texts) == 4
+
+
 def test_an_empty_audit_still_says_so() -> None:
     text = Page(render(EMPTY)).text
     for sentence in ("No attack was run.", "no limits set", "Nothing is claimed.", "Nothing was recorded."):
@@ -237,7 +262,11 @@ def test_a_gate_that_passes_says_so() -> None:
 
 def test_it_says_what_to_do_next() -> None:
     steps = next_steps(sample())
-    assert "Preference profiling leaks: under MingledPie (rate 0.5) it is bounded (0.108)." in steps
+    (step,) = [step for step in steps if step.startswith("Preference profiling leaks: ")]
+    best = by_defence(sample())["preference profiling"][MINGLED]
+    assert "under MingledPie (rate 0.5) it is bounded (cosine of updates by curious server: accuracy 0.108 [" in step
+    assert with_interval(best.interval) in step
+    assert step.endswith("], as wide as so many attacks deserve).")
     assert any(step.startswith("Membership inference is undecided: about") for step in steps)
     assert not any("acquisition" in step for step in steps)  # a stress test
     assert steps[-1] == "Do not launch before min_accuracy = 0.95 is met."
@@ -257,6 +286,20 @@ def test_a_federation_that_has_learnt_nothing_has_no_price() -> None:
     text = " ".join(Page(render(nothing)).texts)
     assert "no price: undefended, it has learnt nothing" in text
     assert "a constant answer 0.400 (not beaten)" in text
+
+
+def test_no_kind_of_attack_prices_what_the_configured_run_has_not_learnt() -> None:
+    """Rows of attacks have no baselines of their own: those of the run that they attack hold for them, too."""
+
+    def unpriced(result: AuditResult) -> int:
+        return " ".join(Page(render(result)).texts).count("no price:")
+
+    level = {"a constant answer": Interval(0.0, -0.01, 0.01)}
+    worth = sample()
+    nothing = replace(worth, as_configured=[replace(one, gains=level) for one in worth.as_configured])
+    priced = [one for one in worth.defended if one.utility_measure == "accuracy" and one.defence != "none"]
+    assert unpriced(nothing) == len(priced) + len(worth.as_configured) - 1
+    assert unpriced(worth) == 0
 
 
 def test_claims_alike_are_said_once(page: Page) -> None:

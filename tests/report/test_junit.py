@@ -28,6 +28,14 @@ def test_one_case_for_each_limit_and_failures_with_their_reason() -> None:
     assert "0.912" in (broken.text or "")
 
 
+def test_every_measure_of_an_attack_has_a_name_of_its_own() -> None:
+    first = next(one for one in sample().findings if not one.control)
+    twice = [first, replace(first, measure="TPR at 1% FPR")]
+    root = ElementTree.fromstring(junit_xml(replace(sample(), findings=twice, defended=[], as_configured=[])).encode())
+    names = [one.get("name") for one in root.iter("property")]
+    assert len(names) == len(set(names)) == 2
+
+
 def test_no_limits_are_an_empty_suite() -> None:
     root = ElementTree.fromstring(junit_xml(replace(sample(), checks=[])).encode())
     assert root.get("tests") == "0"
@@ -48,7 +56,8 @@ def test_hostile_texts_and_missing_values_stay_well_formed() -> None:
 def test_every_verdict_is_a_property() -> None:
     root = ElementTree.fromstring(junit_xml(sample()).encode())
     said = [one.get("value") for one in root.iter("property")]
-    assert said == [one.decision.in_words(one.unit) for one in sample().findings]
+    claims = [str(one.promise) for one in (*sample().as_configured, *sample().defended) if one.promise]
+    assert said == [*(one.decision.in_words(one.unit) for one in sample().findings), *claims]
 
 
 def test_the_same_checks_give_the_same_bytes() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from dataclasses import replace
@@ -11,9 +12,11 @@ import pytest
 from rich.console import Console
 from tests.report.sample import sample
 
-from coterie.measure.findings import AuditResult, Check, Limit
+from coterie.measure.findings import AuditResult, Check, Finding, Limit, over_seeds
 from coterie.measure.headline import brief_of, judged
-from coterie.measure.intervals import Interval
+from coterie.measure.intervals import Interval, Sample
+from coterie.report.html import render
+from coterie.report.junit import junit_xml
 from coterie.report.terminal import HEAT, LINES, picture, show
 from coterie.report.values import capital
 
@@ -34,6 +37,20 @@ def test_what_each_kind_is_judged_by_is_printed() -> None:
                   "Left out: 3, such as vertical",
                   "ledger: ε = 2.861 spent", "a constant answer 0.400"):  # fmt: skip
         assert words in text
+
+
+def test_seeds_of_the_same_clients_are_recommended_nowhere() -> None:
+    """Terminal, badges, cells, JUnit and JSON: more clients, as the finding's own sentence says."""
+    runs = [Finding.of("a", "AUC", Sample.share(14, 20), 0.5, "clients", "") for _ in range(3)]
+    named = {"family": "profiling", "adversary": "server", "defence": "none"}
+    result = AuditResult("t", {}, [replace(over_seeds(runs, repeated=True), **named)], [])  # type: ignore[arg-type]
+    (one,) = result.findings
+    more = f"≈ {one.decision.more_units:.0f} more clients"
+    assert f"{more} to decide" in printed(result, width=250)
+    assert render(result).count(more) >= 2
+    for text in (printed(result, width=250), render(result), junit_xml(result), result.to_json()):
+        assert not re.search(r"\d more seed", text)
+    assert json.loads(result.to_json())["findings"][0]["decision"]["more_seeds"] is None
 
 
 def test_the_picture_has_the_words_and_asks_nobody_for_a_font() -> None:

@@ -20,13 +20,14 @@ from coterie.config.built import Case
 from coterie.config.schema import Choice, Config, beside, read_toml, validate
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.dealing import value_of
-from coterie.errors import InvalidInput, nearest, require
+from coterie.errors import CoterieError, InvalidInput, nearest, require
 from coterie.flow.protocol import AnyProtocol
 from coterie.run.fingerprint import code
 from coterie.run.fitting import require_fit
 
 SAME = 0.5  # of their rows: clients that keep so many are the same clients
 READ_WHOLE = 1 << 28  # bytes: a data file up to this is known by its content, a larger one by its size and time
+PACKED = ("", ".csv", ".gz", ".npz", ".zip")  # what published data come in; a report in the same folder is none of it
 MOST_SEEDS = 1000
 MOST_ROUNDS = 1_000_000
 FORMAT = 3  # of what a job keeps: results in another are not taken
@@ -194,10 +195,16 @@ class Subject(Config):
 
     @property
     def repeated_units(self) -> frozenset[str]:
-        """What is the same in every seed: clients, where most of their rows are; records, where all are."""
-        if self.seeds == 1:
-            return frozenset()
-        one, other = (self.federation(self.seed + number) for number in range(2))
+        """What is the same in every seed: clients, where most of their rows are; records, where all are.
+
+        Of one seed, what would be the same in another: who is told that more seeds decide goes by that.
+        """
+        try:
+            one, other = (self.federation(self.seed + number) for number in range(2))
+        except CoterieError:
+            if self.seeds > 1:
+                raise
+            return frozenset()  # nobody has asked for the other
         by_rows = isinstance(one, Federation) and isinstance(other, Federation)  # else by columns
         if not by_rows or one.clients != other.clients or not torch.equal(one.examples.x, other.examples.x):
             return frozenset()
@@ -227,6 +234,9 @@ class Subject(Config):
         self._require_classes(federation.examples)
         holding = int((federation.sizes > 0).sum())
         require(holding >= 2, "clients with data", holding, "must be 2 at least: what one client trains, nobody shares")
+        clusters = getattr(self.launched, "clusters", 0) if self.launched.trains else 0  # a clustering's are of points
+        few = f"is more than the {holding} clients with data, each of which is in one; use fewer clusters in [trainer]"
+        require(clusters <= holding, "clusters", clusters, few)
         if isinstance(federation, Federation):
             _require_distinct(federation)
         case = self.case(self.trainers[0], federation)
@@ -277,9 +287,15 @@ class Subject(Config):
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     def _files(self) -> Iterator[Path]:
-        """The user's own: data and recording."""
-        if path := self.data.options.get("path"):
-            yield from (Path(path), Path(self.data.options.get("folder", "."), path))
+        """The user's own, wherever they are looked for: data, public ones too, and recording."""
+        for choice in (self.data, *([self.public] if self.public else [])):
+            folder, path = (choice.options.get(name) for name in ("folder", "path"))
+            home = Path(folder or ".").expanduser()
+            if path:
+                yield from dict.fromkeys((Path(path).expanduser(), home / path))
+            elif folder:  # of data sets by name: their own subfolder, and archives and tables beside it
+                beside = (one for one in home.glob("*") if one.suffix in PACKED and one.is_file())
+                yield from (home / choice.kind, *sorted(beside))
         if self.recorded and self.recorded.folder:
             yield self.recorded.folder
 
@@ -365,7 +381,8 @@ def in_words(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(in_words(item) for item in value)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{value:g}"
+        short = f"{value:g}"
+        return short if float(short) == value else str(value)  # rows are told apart by these words
     return WORDS.get(str(value), str(value))
 
 
@@ -375,10 +392,20 @@ def _option(name: str, value: object) -> str:
     return f"{name} ({in_words(value)})" if isinstance(value, Mapping | list | tuple) else f"{name} {in_words(value)}"
 
 
-def check_limits(limits: dict[str, float], known: list[str], shares: Collection[str] = ()) -> None:
-    """``shares``: those of a score between 0 and 1. A limit of 60 there is a slip, and would be met by anything."""
+def check_limits(
+    limits: dict[str, float],
+    known: list[str],
+    shares: Collection[str] = (),
+    chances: Mapping[str, float] | None = None,
+) -> None:
+    """``shares``: those of a score between 0 and 1. A limit of 60 there is a slip, and would be met by anything.
+
+    ``chances``: what guessing scores. A limit of no more would be met by hardly anything.
+    """
     for name, bound in limits.items():
         if name not in known:
             raise InvalidInput(f"limit {name!r} {nearest(name, known)}")
         require(not math.isnan(bound), f"limit {name}", bound, "is no number; nothing can be held against it")
         require(name not in shares or 0 <= bound <= 1, f"limit {name}", bound, "must lie in 0..1, as the score does")
+        if (chance := (chances or {}).get(name)) is not None and bound <= chance:
+            raise InvalidInput(f"limit {name}={bound} must be above {chance:g}, which guessing scores; 0.6 leaves room")

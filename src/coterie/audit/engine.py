@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from coterie.audit.plugins import all_families, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
 from coterie.errors import CoterieError
+from coterie.measure.contradicted import settled
 from coterie.measure.findings import AuditResult, LeftOut, Method
 from coterie.run.folder import versions
 from coterie.run.jobs import Progress
@@ -34,22 +36,25 @@ def audit(
     Jobs whose results the folder holds are not run again, unless ``fresh``.
     """
     started = time.monotonic()
-    check_limits(subject.limits, gate.known_limits(all_families(subject.audit.attacks)), gate.shares(built_in()))
+    families = all_families(subject.audit.attacks)
+    check_limits(subject.limits, gate.known_limits(families), gate.shares(built_in()), gate.chances(families))
     if not subject.recorded:
         subject.rehearse()
     chosen, not_admitted = admitted(subject)
     wanted = [(family, choice) for family in chosen for choice in settings(family, subject)]
-    plan = work.Plan.of(subject, wanted, [work.NONE, subject.defence, *subject.audit.compare])
+    named = [work.NONE, subject.defence, *subject.audit.compare]
+    plan = work.Plan.of(subject, wanted, named, reading(chosen, subject))
     shown = work.run(plan, subject, folder, processes=processes, progress=progress, fresh=fresh)
     tried, run = shown.tried, list(dict.fromkeys(one.family for one in shown.tried))
     launched = [one for one in tried if one.choice == work.configured(one.family, subject)]
     served = [one.defended for one in launched] if subject.recorded else [shown.served[subject.defence]]
+    rows = settled([*shown.served.values(), *(one.defended for one in tried)])
     return AuditResult(
         title=f"Audit of {subject.name}",
         subject=_words(subject),
         findings=[finding for one in tried for finding in one.findings],
-        defended=[] if subject.recorded else [one.defended for one in tried],
-        as_configured=list(shown.served.values()),
+        defended=[] if subject.recorded else rows[len(shown.served) :],
+        as_configured=rows[: len(shown.served)],
         charts=curves.over_rounds(tried) + [chart for one in tried for chart in one.evidence[0].charts],
         galleries=curves.galleries(tried),
         suspected=[row for one in tried for row in one.evidence[0].suspected],
@@ -106,7 +111,7 @@ def _why_not(family: Family, subject: Subject, recording: Recording | None) -> t
             return family.admits_recording(recording), False
         if why := family.admits(subject):
             return why, False
-        for ask in (family.defences, family.threats, family.differs, family.protocol):
+        for ask in (family.defences, family.threats, family.differs, family.protocol, family.sweep):
             ask(subject)
     except CoterieError:
         raise
@@ -125,6 +130,14 @@ def settings(family: Family, subject: Subject) -> list[Choice]:
     named = subject.audit.compare
     own = () if any(not family.misfit(subject, choice) for choice in named) else family.defences(subject)
     return list(dict.fromkeys([work.NONE, subject.defence, *named, *own]))
+
+
+def reading(families: Sequence[Family], subject: Subject) -> list[tuple[Family, Choice]]:
+    """Who may read which reference run, in an audit or in its frontier: both keep the same runs of it."""
+    if subject.recorded:
+        return []
+    named = {one.name: [*settings(one, subject), *(choice for choice, _ in one.sweep(subject))] for one in families}
+    return [(family, choice) for family in families for choice in named[family.name]]
 
 
 def _words(subject: Subject) -> dict[str, str]:

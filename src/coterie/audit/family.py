@@ -24,6 +24,7 @@ class Family(ABC):
 
     name: ClassVar[str]
     limit: ClassVar[str]  # what the gate calls its score: "property_auc" gives the limit max_property_auc
+    chance: ClassVar[float | None] = None  # what guessing scores, where that is so on any data
     paper: ClassVar[str]
     question: ClassVar[str]
     threat: ClassVar[str]

@@ -1,22 +1,24 @@
 """Limits that stop a launch: what a pipeline asks of an audit.
 
-A limit is met only by a whole interval: one from above by its upper end, one from below by its lower end. What nothing
-measured, or nobody can bound, breaks it; and no claim of privacy is an epsilon of infinity.
+A limit is met only by a whole interval: one from above by its upper end, one from below by its lower end. A score of
+yes and no must meet it turned round, too. What nothing measured, or nobody can bound, breaks it; and no claim of
+privacy is an epsilon of infinity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from coterie.audit.family import Family
 from coterie.audit.tried import Tried
 from coterie.measure import utility
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import Check, Defended, Finding, Limit, counted
+from coterie.measure.findings import Check, Defended, Finding, Limit
 from coterie.measure.intervals import Interval
 from coterie.measure.members import RATE_NAMES
-from coterie.measure.verdicts import FAR, further_share
+from coterie.measure.verdicts import further_share, turned_round, undecided, yes_or_no
 
 EPSILON, ACCURACY, COST = "max_epsilon", "min_accuracy", "max_cost"
 SERVED = {ACCURACY: utility.ACCURACY, COST: utility.COST}
@@ -35,6 +37,12 @@ def shares(families: Sequence[Family]) -> list[str]:
     return [name for name in known_limits(families) if name not in (EPSILON, COST)]
 
 
+def chances(families: Sequence[Family]) -> dict[str, float]:
+    """By limit, what guessing scores, where that is known before anything is run."""
+    known = [(one, one.chance) for one in families if one.chance is not None]
+    return {leakage_limit(one, stress): chance for one, chance in known for stress in (False, True)}
+
+
 def leakage_limit(family: Family, stress: bool = False) -> str:
     """A stress test is of another federation than the one that is launched: it is limited where a limit says so."""
     return f"{STRESS if stress else ''}max_{family.limit}"
@@ -50,15 +58,19 @@ def measured_by(tried: Tried, served: Defended, limit: Limit) -> bool:
     return useful or limit.name in (leakage_limit(tried.family, tried.stress), EPSILON)
 
 
-def checks(limits: Sequence[Limit], launched: Sequence[Tried], served: Sequence[Defended]) -> list[Check]:
-    """Leakage against all families under what is to be launched; accuracy and epsilon against what it served."""
-    seeds = launched[0].seeds if launched else 1
+def checks(
+    limits: Sequence[Limit], launched: Sequence[Tried], served: Sequence[Defended], refuted: Defended | None = None
+) -> list[Check]:
+    """Leakage against all families under what is to be launched; accuracy and epsilon against what it served.
+
+    ``refuted``: a row of the same defence whose claim is violated, where that was measured by somebody else.
+    """
     tested = {leakage_limit(one.family) for one in launched if one.stress}
-    broken = _contradicted([*served, *(one.defended for one in launched)])
+    broken = _contradicted([*served, *(one.defended for one in launched), *([refuted] if refuted else [])])
     return [
         _violated(limit, broken)
         if limit.name == EPSILON and broken is not None
-        else _check(limit, _measured(limit, launched, served), seeds, limit.name in tested)
+        else _check(limit, _measured(limit, launched, served), limit.name in tested)
         for limit in limits
     ]
 
@@ -76,21 +88,54 @@ def _violated(limit: Limit, promise: Promise) -> Check:
     return Check(limit, Interval(math.inf, at_least, math.inf), False, said)
 
 
-def _check(limit: Limit, found: Sequence[Interval], seeds: int, stress: bool) -> Check:
+@dataclass(frozen=True)
+class Looked:
+    """What a limit is held against, and what that rests on."""
+
+    interval: Interval
+    unit: str = "clients"
+    units: int = 0  # of all seeds
+    seeds: int = 1
+    repeated: bool = False  # every seed has the same ones
+    turned: bool = False  # of the opposite answers
+
+    @staticmethod
+    def at(finding: Finding) -> Iterator[Looked]:
+        """A score as it is; and turned round, where it is of yes and no: who always errs knows as much."""
+        found = Looked(finding.interval, finding.unit, finding.units, finding.seeds, finding.repeated)
+        yield found
+        if yes_or_no(finding.chance, finding.perfect) and found.interval.is_known:
+            yield replace(found, interval=turned_round(found.interval), turned=True)
+
+    def remedy(self, bound: float) -> str:
+        """What would decide on this bound."""
+        further = further_share(self.interval, bound, bound)
+        return undecided(further, self.units, self.seeds, self.repeated).remedy(self.unit)
+
+
+def _check(limit: Limit, looked: Sequence[Looked], stress: bool) -> Check:
+    found = [one.interval for one in looked]
     if not found or any(math.isnan(one.estimate) for one in found):
         nothing = "nothing measured it: the family was left out, or there was no truth to score by"
         if stress:
             nothing = f"nothing measured it as configured; {STRESS}{limit.name} limits what the stress test finds"
         return Check(limit, Interval.unknown(math.nan), False, nothing)
-    worst = max(found, key=lambda one: (not one.is_known, limit.excess(limit.unsafe_end(one))))
-    if math.isinf(worst.estimate) and limit.name == EPSILON:
-        return Check(limit, worst, False, "there is no formal guarantee, so no epsilon that could meet it")
-    passed = worst.is_known and limit.excess(limit.unsafe_end(worst)) <= 0
-    return Check(limit, worst, passed, _reason(limit, worst, passed, seeds))
+    worst = _worst(limit, looked)
+    if math.isinf(worst.interval.estimate) and limit.name == EPSILON:
+        return Check(limit, worst.interval, False, "there is no formal guarantee, so no epsilon that could meet it")
+    passed = worst.interval.is_known and limit.excess(limit.unsafe_end(worst.interval)) <= 0
+    if passed:  # then it is told as it was found
+        worst = _worst(limit, [one for one in looked if not one.turned])
+    return Check(limit, worst.interval, passed, _reason(limit, worst, passed))
 
 
-def _reason(limit: Limit, found: Interval, passed: bool, seeds: int) -> str:
-    said = f"the limit of {'at least' if limit.at_least else 'at most'} {limit.bound:g}"
+def _worst(limit: Limit, looked: Sequence[Looked]) -> Looked:
+    return max(looked, key=lambda one: (not one.interval.is_known, limit.excess(limit.unsafe_end(one.interval))))
+
+
+def _reason(limit: Limit, looked: Looked, passed: bool) -> str:
+    found, turned = looked.interval, " if it is turned round" if looked.turned else ""
+    said = f"the limit of {'at least' if limit.at_least else 'at most'} {limit.bound:g}{turned}"
     if not found.is_known:
         return f"undecided: nobody knows how sure a single run is; more seeds would decide on {said}"
     if passed:
@@ -98,20 +143,17 @@ def _reason(limit: Limit, found: Interval, passed: bool, seeds: int) -> str:
     safer = found.high if limit.at_least else found.low
     if limit.excess(safer) > 0:
         return f"breaks {said}"
-    further = further_share(found, limit.bound, limit.bound)
-    more = (
-        f"about {counted(math.ceil(further * seeds), 'more seed')}" if further <= FAR else "more than anybody can run"
-    )
-    return f"undecided: may break {said}; {more} would decide"
+    return f"undecided: may break {said}; {looked.remedy(limit.bound)}"
 
 
-def _measured(limit: Limit, launched: Sequence[Tried], served: Sequence[Defended]) -> list[Interval]:
+def _measured(limit: Limit, launched: Sequence[Tried], served: Sequence[Defended]) -> list[Looked]:
     if limit.name == EPSILON:
-        return [_exactly(_epsilon(one)) for one in served]
+        return [Looked(_exactly(_epsilon(one))) for one in served]
     if limit.name in SERVED:
-        return [one.utility for one in served if one.utility_measure == SERVED[limit.name]]
+        useful = [one for one in served if one.utility_measure == SERVED[limit.name]]
+        return [Looked(one.utility, "clients", one.units, one.seeds, one.repeated) for one in useful]
     here = [one for one in launched if leakage_limit(one.family, one.stress) == limit.name]
-    return [finding.interval for one in here for finding in limited(one)]
+    return [looked for one in here for finding in limited(one) for looked in Looked.at(finding)]
 
 
 def limited(tried: Tried) -> list[Finding]:

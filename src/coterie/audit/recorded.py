@@ -282,7 +282,7 @@ def truth_of(federation: Federation, witness: Witness) -> Truth:
         return Truth()
     groups = {client: group for client, group in enumerate(federation.groups.tolist()) if group >= 0}
     known = Preferences.of(federation).labels if federation.examples.classified else {}
-    preferred = {client: sorted(classes) for client, classes in known.items()} if groups else {}
+    preferred = {client: sorted(classes) for client, classes in known.items()}
     answers = witness.property_truth(federation).answers if federation.schedules else {}
     used = [(key[0], key[1], answer) for key, answer in answers.items() if isinstance(key, tuple)]
     held = {client: federation.train[client].tolist() for client in range(federation.clients)}

@@ -62,7 +62,7 @@ class ReferenceRun:
 
     @cached_property
     def numerics(self) -> NumericsAudit | None:
-        return numerics_of(self.case.promise, self.case.defence, self.rng)
+        return numerics_of(self.case.promise, self.case.defence, self.rng, self.case.seed - self.subject.seed)
 
     @cached_property
     def without(self) -> dict[str, list[float]]:

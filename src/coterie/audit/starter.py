@@ -31,6 +31,7 @@ from coterie.data.sources.base import describe
 from coterie.data.sources.delimited import dialect_of
 from coterie.data.sources.own import Arrays, ImageFolder, Table, read_frame, sorted_values
 from coterie.errors import DataMissing, InvalidInput, nearest, require
+from coterie.files import meant
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +85,9 @@ def fitted(path: Path, wishes: Wishes | None = None) -> Fitted:
     """A configuration for this table, these arrays or these pictures."""
     wishes = wishes or Wishes()
     if not path.exists():
-        raise DataMissing(f"data={path} does not exist; name a .csv, .parquet or .npz file, or a folder of pictures")
+        raise DataMissing(
+            f"data={path} does not exist; {meant(path)}name a .csv, .parquet or .npz file, or a folder of pictures"
+        )
     if path.is_dir() or path.suffix == ".npz":
         require(not wishes.said, "options", list(wishes.said), f"are about the columns of a table, and {path} is none")
         kind, source = ("images", ImageFolder(path)) if path.is_dir() else ("arrays", Arrays(path))
@@ -99,33 +102,43 @@ def _of_table(path: Path, wishes: Wishes) -> Fitted:
     frame.columns = [str(name) for name in frame.columns]
     written = "" if path.suffix in (".parquet", ".pq") else f", {dialect_of(path)}"
     chosen = [("rows", f"{len(frame):,} of {len(frame.columns)} columns{written}")]
-    label = _label(path, frame, wishes, chosen)
-    clients = _clients(path, frame.drop(columns=label), wishes, chosen)
+    asked = _named_by(path, wishes.sensitive, frame)
+    label = _label(path, frame, wishes, asked, chosen)
+    clients = _clients(path, frame.drop(columns=label), wishes, asked, chosen)
+    for name, what in ((label, "what is learnt"), (clients, "who holds a row")):
+        require(name not in asked, "property", wishes.sensitive, f"is of the column that says {what}; name another")
     classes = frame[label].nunique()
     require(classes >= 2, f"values of the label {label!r}", classes, "must be at least 2, or there is nothing to learn")
-    spared = [label, *([clients] if clients else []), *_named_by(path, wishes.sensitive, frame)]
+    spared = [label, *([clients] if clients else []), *asked]
+    aside = [name for name in asked if useless(frame[name])]  # a fact to ask about, and nothing to learn from
     reasons = {name: why for name in frame.columns if name not in spared and (why := useless(frame[name]))}
     chosen += [(f"left out {name!r}", why) for name, why in reasons.items()]
-    table = Table(path, label, tags=(clients,) if clients else (), drop=tuple(reasons))
+    table = Table(path, label, tags=(*([clients] if clients else []), *aside), drop=tuple(reasons))
     kept = frame.drop(columns=list(reasons))
     gaps = int(kept.isna().any(axis=1).sum())
     if gaps:
         table = replace(table, drop_gaps=True)
         chosen.append(("rows with gaps", f"{gaps} are left out"))
     examples = table.load()
-    others = kept.dropna().drop(columns=[label, *table.tags])
+    others = kept.dropna().drop(columns=[label, *([clients] if clients else [])])
     found = _asked(path, wishes.sensitive, others) if wishes.sensitive else _best(_of_columns(others), examples)
     data: Words = {"kind": "table", "path": str(path), "label": label}
     data |= {"drop": list(table.drop)} if table.drop else {}
-    data |= {"tags": [clients]} if clients else {}
+    data |= {"tags": list(table.tags)} if table.tags else {}
     data |= {"drop_gaps": True} if gaps else {}
+    if found is not None and aside:
+        why = f"{found.why}; nothing is learnt from that column, which {useless(frame[found.tag])}"
+        found = replace(found, option={"tags": aside}, why=why)
     return _fitted(path, data, examples, found, _by_site(kept.dropna(), clients) if clients else None, chosen)
 
 
-def _label(path: Path, frame: pd.DataFrame, wishes: Wishes, chosen: list[tuple[str, str]]) -> str:
+def _label(path: Path, frame: pd.DataFrame, wishes: Wishes, asked: Sequence[str], chosen: list[tuple[str, str]]) -> str:
+    """What the user named for something else is no guess."""
     label = wishes.label
     if label is None:
-        label, why = _likely_label(path, frame)
+        label, why = _likely_label(
+            path, frame.drop(columns=[*asked, *([wishes.clients] if wishes.clients in frame else [])])
+        )
         chosen.append((f"learn {label!r}", f"{why}; --label COLUMN for another"))
         return label
     require(label in frame.columns, f"label, a column of {path.name},", label, nearest(label, frame.columns))
@@ -178,7 +191,9 @@ def _by_labels(examples: Examples) -> Spread:
     return Spread(template.substitute(sets=sets, clients=clients).strip(), clients, sets)
 
 
-def _clients(path: Path, frame: pd.DataFrame, wishes: Wishes, chosen: list[tuple[str, str]]) -> str | None:
+def _clients(
+    path: Path, frame: pd.DataFrame, wishes: Wishes, asked: Sequence[str], chosen: list[tuple[str, str]]
+) -> str | None:
     if wishes.clients is not None:
         name = wishes.clients
         require(name in frame.columns, f"clients, a column of {path.name},", name, nearest(name, frame.columns))
@@ -186,6 +201,7 @@ def _clients(path: Path, frame: pd.DataFrame, wishes: Wishes, chosen: list[tuple
         require(values >= 2, f"values of {name!r}", values, "must be at least 2, one a client")
         chosen.append((f"clients by {name!r}", f"as you said: {values} values, one a client"))
         return name
+    frame = frame.drop(columns=[name for name in asked if name in frame.columns])
     named = [name for name in frame.columns if names_clients(frame[name])]
     if not named:
         texts = frame.select_dtypes(exclude=["number", "bool"])
@@ -218,7 +234,7 @@ def _asked(path: Path, asked: str, frame: pd.DataFrame) -> Property:
         codes, names = sorted_values(frame[name])
         require(value in names, f"value of {name!r}", value, nearest(value, names))
         has = (codes == names.index(value)).numpy()
-        found = Property(name, value, f"{name} is {value}", {"tags": [name]}, has)
+        found = Property(name, value, f"{name} is {value}", _kept(name), has)
     require(bool(found.has.any()) and not found.has.all(), "property", asked, "must hold for some rows and not for all")
     return replace(found, why="as you said")
 
@@ -246,7 +262,8 @@ def _fitted(
     if found is not None:
         tags = list(dict.fromkeys([*data.get("tags", []), *found.option.get("tags", [])]))
         data = {**data, **found.option, **({"tags": tags} if tags else {})}
-        words = f"# What a curious client would like to know of another's rows: {_one_line(found.says)}."
+        learnt = " The column is learnt from, too." if {"keep", "above"} & found.option.keys() else ""
+        words = f"# What a curious client would like to know of another's rows: {_one_line(found.says)}.{learnt}"
         asked = f"{words}\nproperty = {toml.value_of({'tag': found.tag, 'value': found.value})}"
         chosen.append((f"property {found.says!r}", found.why))
     else:
@@ -322,11 +339,16 @@ def _of_columns(frame: pd.DataFrame) -> Iterator[Property]:
             for number, value in enumerate(known):
                 has = (codes == number).numpy()
                 if _common(has):
-                    yield Property(name, value, f"{name} is {value}", {"tags": [name]}, has)
+                    yield Property(name, value, f"{name} is {value}", _kept(name), has)
         elif types.is_numeric_dtype(column):
             found = _above(column, float(f"{column.quantile(CUT):.3g}"))
             if _common(found.has):
                 yield found
+
+
+def _kept(name: str) -> Words:
+    """A tag of this column, which is learnt from as before: an attack must not change what is attacked."""
+    return {"tags": [name], "keep": [name]}
 
 
 def _above(column: Column, cut: float) -> Property:

@@ -24,7 +24,7 @@ class Tried:
     choice: Choice
     evidence: Sequence[Evidence]  # one a seed
     stress: bool = False  # of something else than the configured federation
-    repeated: frozenset[str] = frozenset()  # units that are the same in every seed, such as "clients"
+    repeated: frozenset[str] = frozenset()  # units that are, or would be, the same in every seed: "clients"
 
     @property
     def defence(self) -> str:
@@ -58,6 +58,12 @@ def _control_runs(attack: Finding, found: Sequence[Finding]) -> Sequence[Sample]
     return () if strongest is None else strongest.runs
 
 
+def _first_of(evidence: Sequence[Evidence]) -> str:
+    """Who uses which model, of one run: models of different seeds have nothing to do with each other."""
+    words = evidence[0].clusters
+    return f"in the first of {len(evidence)} seeds, {words}" if words and len(evidence) > 1 else words
+
+
 def defended(
     family: str,
     defence: str,
@@ -89,5 +95,8 @@ def defended(
         spent=max((one.spent for one in evidence if one.spent is not None), default=None),
         baselines={name: over([level(measure, bare.without[name]) for bare in undefended]) for name in names},
         gains={name: over([gain(measure, one.by_client, bare.without[name]) for one, bare in pairs]) for name in names},
-        clusters=evidence[0].clusters,
+        clusters=_first_of(evidence),
+        units=sum(one.utility.units for one in evidence),
+        seeds=len(evidence),
+        repeated=repeated,
     )

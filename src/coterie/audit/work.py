@@ -45,12 +45,19 @@ class Plan:
     tries: Sequence[tuple[Family, Choice]] = ()
     references: Sequence[Choice] = ()  # the federation as configured, under these defences
     left_out: Sequence[LeftOut] = ()
+    reads: Sequence[tuple[Family, Choice]] | None = None  # who reads which reference run; None: those that are tried
 
     @staticmethod
-    def of(subject: Subject, wanted: Iterable[tuple[Family, Choice]], references: Iterable[Choice]) -> Plan:
+    def of(
+        subject: Subject,
+        wanted: Iterable[tuple[Family, Choice]],
+        references: Iterable[Choice],
+        reading: Iterable[tuple[Family, Choice]] | None = None,
+    ) -> Plan:
         """Every defence is asked whether it fits what is really run; a recording was run already.
 
-        What a family reads off the reference run needs that run, whoever named the defence.
+        What a family reads off the reference run needs that run, whoever named the defence. ``reading``: all that read
+        one, in this plan or in another on the same subject, so that one kept run serves both.
         """
         if subject.recorded:
             return Plan(list(wanted))
@@ -69,11 +76,15 @@ class Plan:
                 left_out.append(LeftOut(AS_CONFIGURED, why, label(choice)))
             else:
                 runs.append(choice)
-        return Plan(tries, runs, left_out)
+        if reading is None:
+            return Plan(tries, runs, left_out)
+        here = [one for one in dict.fromkeys(reading) if one[1] in runs and one[0].threats(subject)]
+        return Plan(tries, runs, left_out, [one for one in here if not one[0].misfit(subject, one[1])])
 
     def readers(self, subject: Subject, choice: Choice) -> list[Family]:
         """Those who read the reference run under this defence."""
-        return [family for family, tried in self.tries if tried == choice and family.threats(subject)]
+        reads = self.tries if self.reads is None else self.reads
+        return [family for family, tried in reads if tried == choice and family.threats(subject)]
 
 
 @dataclass(frozen=True)
@@ -142,7 +153,8 @@ def run(
         reads = not subject.recorded and bool(family.threats(subject))
         if found := shown(family.name, choice, reads):
             stress = "" if subject.recorded else family.differs(subject)
-            tried.append(Tried(family, choice, found, bool(stress), repeated))
+            once = {one.unit for each in found for one in each.findings} if subject.recorded else repeated
+            tried.append(Tried(family, choice, found, bool(stress), frozenset(once)))
     if plan.tries and not tried:
         raise InvalidInput(f"no attack could be run: {'; '.join(f'{one}: {one.reason}' for one in left_out)}")
     return Shown(tried, served, left_out, warned, said[0])

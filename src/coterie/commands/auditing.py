@@ -5,21 +5,21 @@ from __future__ import annotations
 import shlex
 import tomllib
 import webbrowser
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from coterie.audit.case import Subject, parse, read
+from coterie.audit.case import MOST_SEEDS, Subject, parse, read
 from coterie.audit.engine import admitted, audit
-from coterie.audit.frontier import frontier
+from coterie.audit.frontier import beside, frontier
 from coterie.audit.plugins import find
 from coterie.audit.recorded import open_recording
 from coterie.audit.starter import Fitted, Wishes, fitted
 from coterie.commands.progress import following
-from coterie.errors import InvalidInput
+from coterie.errors import InvalidInput, require_count
 from coterie.files import write_atomically
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
@@ -60,6 +60,8 @@ class Changes:
     attacks: tuple[str, ...] = ()  # of the user's own, beside the file's
 
     def made(self, subject: Subject) -> Subject:
+        if self.seeds is not None:
+            require_count("seeds", self.seeds, 1, MOST_SEEDS)
         subject = subject.attacked_by([*subject.audit.attacks, *self.attacks])
         named = tuple(find(name, subject.audit.attacks).name for name in self.families)
         said = {"seeds": self.seeds, "families": named or None}
@@ -107,7 +109,9 @@ def run_audit(
     if with_frontier:
         families, _ = admitted(subject)
         with following("frontier", console) as tell:
-            result = replace(result, frontiers=frontier(subject, families, place / "jobs", progress=tell))
+            known = [*result.as_configured, *result.defended]
+            found = frontier(subject, families, place / "jobs", progress=tell, known=known)
+            result = beside(result, found)
     report = place / "report.html"
     write_atomically(report, render(result).encode())
     write_atomically(place / "result.json", result.to_json().encode())

@@ -36,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Junit = Annotated[Path | None, typer.Option(help="Write the gate's checks as JUnit XML.")]
 Svg = Annotated[Path | None, typer.Option(help="Write what the terminal shows in the end as a picture.")]
 Seeds = Annotated[
-    int | None, typer.Option(min=1, max=1000, help="How often all of it is repeated; replaces the file's.")
+    int | None, typer.Option(help="How often all of it is repeated, 1 to 1000 times; replaces the file's.")
 ]
 Families = Annotated[
     list[str] | None, typer.Option("--families", help="Only this kind of attack; may be repeated. Replaces the file's.")
@@ -254,7 +254,7 @@ def bench(
     names: Annotated[list[str] | None, typer.Argument(help="Which benchmarks; without a name, all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every ratio as JSON.")] = False,
     show_list: Annotated[bool, typer.Option("--list", help="Only list the benchmarks.")] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="How often each side is timed; the best counts.")] = 5,
+    repeats: Annotated[int, typer.Option(help="How often each side is timed; the best counts.")] = 5,
     flower_python: Annotated[
         Path | None, typer.Option(help="A Python with flwr and its simulation extra, for peers.")
     ] = None,

@@ -29,6 +29,7 @@ from coterie.flow.protocol import AnyProtocol
 from coterie.flow.stack import Stack
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.privacy.guarantee import DELTA, Level
+from coterie.protocols.base import Trainer
 from coterie.protocols.clusterings.base import Clusterer
 from coterie.protocols.clusterings.feddp_kmeans import FedDPKMeans
 from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
@@ -41,6 +42,7 @@ from coterie.seal.mock import MockCipher
 
 
 def mingling(
+    of: Releasing | None = None,
     rate: float | None = None,
     threshold: int | None = None,
     exact: bool | None = None,
@@ -70,6 +72,7 @@ def mingling(
     else:
         masks = {"neighbours": (neighbours, None), "width": (width, 8), "signed": (signed, False), "least": (least, 0)}
         require_used(f"cipher={cipher!r}", **masks)
+    _require_enough(least, of)
     ckks = Ckks(members=members)
     ciphers: dict[str, Cipher | PairwiseMasks] = {
         "secure_sums": PairwiseMasks(neighbours, least=least, width=width, signed=signed),
@@ -93,12 +96,32 @@ def mingling(
     )
 
 
-def secure_sums(neighbours: int | None = None, width: int = 8, signed: bool = False, least: int = 0) -> SecureSums:
+def secure_sums(
+    of: Releasing | None = None,
+    neighbours: int | None = None,
+    width: int = 8,
+    signed: bool = False,
+    least: int = 0,
+) -> SecureSums:
     """``neighbours``: with how many others each client shares masks; all, if left out. ``width``: bytes of a word.
 
     ``signed``: clients sign their keys, and compare what they were told. ``least``: how many must be in a sum.
     """
+    _require_enough(least, of)
     return SecureSums(PairwiseMasks(neighbours, least=least, width=width, signed=signed))
+
+
+def _require_enough(least: int, of: Releasing | None) -> None:
+    """Of a federation whose sums would never open, nothing is trained."""
+    if of is None or of.clients is None:
+        return
+    asked = of.protocol.asked_together(of.clients) if isinstance(of.protocol, Trainer) else of.clients
+    require(
+        least <= asked,
+        "least",
+        least,
+        f"must be at most {asked}: so many clients are asked in a round, and with fewer than least no sum opens",
+    )
 
 
 # -- parties that hold columns -------------------------------------------------------------------------------------
@@ -114,7 +137,7 @@ def randomised_response(
     bound: float | None = None,
     memoised: bool = False,
 ) -> RandomisedResponse:
-    """``epsilon`` is a value's; ``ratio`` is Gap-RR's alone. Without a public ``bound`` there is no guarantee."""
+    """``epsilon`` is one answer's, and a record has none (``perturb_once`` has); ``ratio`` is Gap-RR's alone."""
     return RandomisedResponse(_channel(mechanism, epsilon, levels, ratio), bound, memoised)
 
 

@@ -6,6 +6,7 @@ import copy
 import inspect
 import json
 import reprlib
+import shlex
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from coterie.config import registry
 from coterie.config.registry import Words
 from coterie.config.wording import complaint, deeper_than, refuse_flags
 from coterie.errors import DataMissing, InvalidInput, nearest, require
-from coterie.files import require_plain
+from coterie.files import meant, require_plain
 from coterie.flow.protocol import AnyProtocol
 from coterie.measure.stopping import Patience
 from coterie.privacy.guarantee import DELTA
@@ -111,7 +112,10 @@ class Config(BaseModel):
         target = registry.look_up(self.partition.kind, registry.PARTITIONS, "partition")
         split = registry.build(target, self.partition.options, f"partition {self.partition.kind!r}")
         rng = Rng.seeded(self.seed if seed is None else seed)
-        return split.split(examples, rng.child("partition"))  # type: ignore[no-any-return]
+        try:
+            return split.split(examples, rng.child("partition"))  # type: ignore[no-any-return]
+        except InvalidInput as error:
+            raise InvalidInput(f"partition {self.partition.kind!r}: {error}") from error
 
     def federation(self, seed: int | None = None) -> Federation:
         return self.partitioned(self.examples(seed), seed)
@@ -268,21 +272,28 @@ def parse(values: Mapping[str, object], where: str) -> Config:
     return validate(Config, values, where)
 
 
+def is_data(path: Path) -> bool:
+    return path.suffix in (".csv", ".tsv", ".txt", ".gz", ".zip", ".parquet", ".pq", ".npz")
+
+
 def read_toml(path: Path, remedy: str) -> Words:
     """What a file says, within limits; ``remedy``: where one gets such a file."""
+    whose = f"; if it is your data: coterie init --data {shlex.quote(str(path))}" if is_data(path) else ""
     try:
         require_plain(path)
         size = path.stat().st_size
-        require(size <= LARGEST, f"bytes of {path}", size, f"must be at most {LARGEST}; is this a configuration?")
+        require(
+            size <= LARGEST, f"bytes of {path}", size, f"must be at most {LARGEST}; is it a configuration?{whose[1:]}"
+        )
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except InvalidInput:
         raise
     except FileNotFoundError as error:
-        raise DataMissing(f"{path} does not exist; {remedy}") from error
+        raise DataMissing(f"{path} does not exist; {meant(path)}{remedy}") from error
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read: {error.strerror}; name a TOML file that can") from error
     except (ValueError, RecursionError) as error:  # letters and numbers that are none, too
-        raise InvalidInput(f"{path} is not valid TOML: {error}") from error
+        raise InvalidInput(f"{path} is not valid TOML: {error}{whose}") from error
 
 
 def asked_property(path: Path) -> Words | None:

@@ -34,6 +34,7 @@ class Promise:
     lower_bound: float | None  # on epsilon, with 95 % confidence; None: not audited
     outcome: Outcome
     evidence: Sequence[str]
+    refuted_by: str = ""  # the test of the same audit that contradicts it, where that is another one
 
     def __post_init__(self) -> None:
         require(len(self.evidence) > 0, "evidence", self.evidence, "must give at least one ground")
@@ -52,11 +53,16 @@ class Promise:
 
 
 def worst_promise(promises: Sequence[Promise]) -> Promise | None:
-    """Of all seeds: the largest epsilon, and the outcome, bound and evidence of the seed that says most against it."""
+    """Of all seeds: the largest epsilon, and the outcome, bound and evidence of the seed that says most against it.
+
+    A claim that is violated is that seed's own: beside a larger one the bound may look as if it contradicted nothing.
+    """
     if not promises:
         return None
     order = list(Outcome)
     worst = max(promises, key=lambda one: (order.index(one.outcome), one.lower_bound or 0.0))
+    if worst.outcome is Outcome.VIOLATED:
+        return worst
     largest = max(promises, key=lambda one: (one.epsilon, one.guarantee.epsilon))
     return replace(worst, guarantee=largest.guarantee)
 

@@ -52,7 +52,8 @@ class Finding:
     operating: OperatingPoint | None = None
     stress: bool = False  # of another federation than the configured one
     control_runs: Sequence[Sample] = ()  # its control's, seed by seed; empty: it has none
-    repeated: bool = False  # every seed has the same units
+    repeated: bool = False  # every seed has the same units, or would have
+    why_not: str = ""  # it was not scored, where that is not for want of a truth
 
     @staticmethod
     def of(attack: str, measure: str, run: Sample, chance: float, unit: str, knew: str) -> Finding:
@@ -60,9 +61,9 @@ class Finding:
         return Finding(attack, measure, pooled([run]), chance, (run,), unit, knew)
 
     @staticmethod
-    def unscored(attack: str, measure: str, chance: float, knew: str) -> Finding:
-        """Of an attack whose guess nobody can judge, because there is no truth to judge it by."""
-        return Finding(attack, measure, Interval.unknown(math.nan), chance, (), knew=knew)
+    def unscored(attack: str, measure: str, chance: float, knew: str, why_not: str = "") -> Finding:
+        """Of an attack whose guess nobody can judge: there is no truth to judge it by, if nothing else is said."""
+        return Finding(attack, measure, Interval.unknown(math.nan), chance, (), knew=knew, why_not=why_not)
 
     @property
     def score(self) -> float:
@@ -125,7 +126,8 @@ class Finding:
         who = f"{self.attack} by {_a(self.adversary)}" if self.adversary else self.attack
         under = "without a defence" if self.defence == UNDEFENDED else f"under {self.defence}"
         if self.verdict is Verdict.NOT_SCORED:
-            return f"{_capital(who)} was run {under} and not scored: there was nothing to score it by."
+            why = f" by {self.measure}: {self.why_not}" if self.why_not else ": there was nothing to score it by"
+            return f"{_capital(who)} was run {under} and not scored{why}."
         what = f"{who} scores {_short(self.interval)} ({self.measure}; chance {self.chance:.3f}) {under}"
         if self.control:
             found = " It finds what is not there." if self.verdict is Verdict.LEAKS else ""
@@ -155,8 +157,9 @@ def over_seeds(findings: Sequence[Finding], repeated: bool = False) -> Finding:
         first,
         interval=pooled(runs),
         chance=float(np.average([one.chance for one in findings], weights=weights)),
+        perfect=float(np.average([one.perfect for one in findings], weights=weights)),
         runs=runs,
-        repeated=repeated and len(runs) > 1,
+        repeated=repeated,
         roc=roc.thinned() if roc else None,
         by_round=tuple((round, float(np.mean([one[round] for one in known]))) for round in rounds),
         operating=OperatingPoint.mean([one.operating for one in findings if one.operating is not None]),
@@ -172,7 +175,7 @@ def strongest(findings: Sequence[Finding]) -> Finding | None:
 def telling(findings: Sequence[Finding]) -> Finding:
     """The finding that a family is judged by: one that leaks before one that is undecided, and then the strongest."""
     order = (Verdict.NOT_SCORED, Verdict.BOUNDED, Verdict.UNDECIDED, Verdict.LEAKS)
-    return max(findings, key=lambda one: (order.index(one.verdict), one.leakage))
+    return max(findings, key=lambda one: (order.index(one.verdict), -1.0 if math.isnan(one.leakage) else one.leakage))
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,9 @@ class Defended:
     baselines: Mapping[str, Interval] = field(default_factory=dict)  # what clients would have without the federation
     gains: Mapping[str, Interval] = field(default_factory=dict)  # over each of them, client by client
     clusters: str = ""  # of the first seed: who uses which model
+    units: int = 0  # clients, over all seeds, that the utility rests on
+    seeds: int = 1
+    repeated: bool = False  # every seed has the same clients
 
     @property
     def unbeaten(self) -> list[str]:
@@ -321,6 +327,7 @@ class Frontier:
     recommendation: str
     family: str = ""
     higher_is_better: bool = True  # of the utility
+    left_out: Sequence[LeftOut] = ()  # settings of which there is no point, and why; those that broke among them
 
 
 @dataclass(frozen=True)
@@ -363,15 +370,12 @@ class AuditResult:
     @property
     def verdicts(self) -> Mapping[str, Mapping[str, str]]:
         """By family and defence, what its most telling finding says, as one of so many attacks (``headline``)."""
-        found: dict[str, dict[str, str]] = {}
-        from coterie.measure.headline import together
+        from coterie.measure.headline import by_defence
 
-        real = [one for one in self.findings if not one.control]
-        for defence, stress in dict.fromkeys((one.defence, one.stress) for one in real):
-            here = [one for one in real if (one.defence, one.stress) == (defence, stress)]
-            for family, one in together(here).items():
-                found.setdefault(family, {})[defence] = one.verdict.value
-        return found
+        return {
+            family: {defence: one.verdict.value for defence, one in found.items()}
+            for family, found in by_defence(self).items()
+        }
 
     @property
     def headline(self) -> str:

@@ -33,7 +33,7 @@ def brief_of(result: AuditResult) -> str:
 
 def _rest(result: AuditResult, brief: bool = False) -> list[str]:
     parts = [*_gained(result, brief), *_stressed(result, brief)]
-    parts += [*_broken(result, brief), *_controls(result), *_claims(result), *_learnt(result)]
+    parts += [*_broken(result, brief), *_controls(result, brief), *_claims(result), *_learnt(result)]
     failed = sum(not check.passed for check in result.checks)
     if failed:
         parts.append(f"{failed} of {counted(len(result.checks), 'limit')} {_is(failed)} broken.")
@@ -50,6 +50,22 @@ def broken(result: AuditResult) -> list[LeftOut]:
 def judged(result: AuditResult) -> list[tuple[str, Finding]]:
     """By family, what it is judged by under the defence that is launched; stress tests last."""
     return [*together(as_launched(result)).items(), *together(as_launched(result, stress=True)).items()]
+
+
+def by_defence(result: AuditResult) -> dict[str, dict[str, Finding]]:
+    """By family and defence, what it is judged by, as one of all attacks under that defence.
+
+    Of what is launched it is the headline's, which counts other attacks: one finding has one verdict.
+    """
+    real = [one for one in result.findings if not one.control]
+    found: dict[str, dict[str, Finding]] = {}
+    for defence, stress in dict.fromkeys((one.defence, one.stress) for one in real):
+        here = [one for one in real if (one.defence, one.stress) == (defence, stress)]
+        for family, one in together(here).items():
+            found.setdefault(family, {})[defence] = one
+    for family, one in judged(result):
+        found[family][one.defence] = one
+    return found
 
 
 def as_launched(result: AuditResult, stress: bool = False) -> list[Finding]:
@@ -77,8 +93,7 @@ def _launched(result: AuditResult, brief: bool = False) -> list[str]:
         return ["No attack was run." if not result.findings else "No attack was run on the federation as configured."]
     if all(one.verdict is Verdict.NOT_SCORED for one in found.values()):
         return ["There was no truth to score by: what the attacks suspect is reported, not how right they are."]
-    under = "without a defence" if result.launched == UNDEFENDED else f"under {result.launched}"
-    where = "As recorded" if result.recorded else f"As configured, {under}"
+    where = "As recorded" if result.recorded else f"As configured, {_under(result.launched)}"
     said = {
         Verdict.LEAKS: "this federation leaks to {}",
         Verdict.UNDECIDED: "it is undecided whether it leaks to {}",
@@ -97,8 +112,8 @@ def _gained(result: AuditResult, brief: bool) -> list[str]:
     """What would leak without the defence that is configured."""
     if result.recorded or result.launched == UNDEFENDED:
         return []
-    bare = [one for one in result.findings if not one.control and not one.stress and one.defence == UNDEFENDED]
-    leaking = _those(together(bare), Verdict.LEAKS)
+    bare = {family: found[UNDEFENDED] for family, found in by_defence(result).items() if UNDEFENDED in found}
+    leaking = _those({family: one for family, one in bare.items() if not one.stress}, Verdict.LEAKS)
     return [f"Without a defence it leaks to {_kinds(leaking)} ({_listed(leaking, brief)})."] if leaking else []
 
 
@@ -124,20 +139,37 @@ def _broken(result: AuditResult, brief: bool) -> list[str]:
     )
 
 
-def _controls(result: AuditResult) -> list[str]:
-    controls = [one for one in result.findings if one.control]
-    fooled = [one.family for one in controls if one.among(len(controls)).verdict is Verdict.LEAKS]
-    names = ", ".join(dict.fromkeys(fooled))
-    return [f"A control finds what is not there ({names}): those scores prove nothing."] if fooled else []
+def _controls(result: AuditResult, brief: bool) -> list[str]:
+    """What fires where there is nothing to find, as one of so many controls, and which scores it takes with it.
+
+    A control speaks for the attack that it belongs to: for the same adversary, under the same defence, and no further.
+    """
+    scored = [one for one in result.findings if one.control and one.verdict is not Verdict.NOT_SCORED]
+    fooled = [one for one in scored if one.among(len(scored)).verdict is Verdict.LEAKS]
+    said = [_fooled(one, result.findings) for one in fooled]
+    more = len(said) - 1 if brief else 0
+    return [*said[:1], f"In all, {counted(more + 1, 'control')} do."] if more > 0 else said
+
+
+def _fooled(control: Finding, findings: Sequence[Finding]) -> str:
+    """Attacks keep the runs of the control that they are held against, seed by seed."""
+    by = f" by {control.adversary}" if control.adversary else ""
+    where = f"{control.family}: {control.attack}{by}, {_under(control.defence)}"
+    said = f"A control finds what is not there ({where})"
+    place = (control.family, control.defence)
+    held = [one for one in findings if (one.family, one.defence) == place and one.control_runs == control.runs]
+    beside = [one for one in held if one.adversary == control.adversary] or held
+    names = "; ".join(dict.fromkeys(one.attack for one in beside))
+    return f"{said}: what {names} scored there proves nothing." if names else f"{said}."
 
 
 def _claims(result: AuditResult) -> list[str]:
     rows = [*result.as_configured, *result.defended]
-    violated = [one for one in rows if one.promise and one.promise.outcome is Outcome.VIOLATED]
-    if not violated:
+    names = dict.fromkeys(one.defence for one in rows if one.promise and one.promise.outcome is Outcome.VIOLATED)
+    if not names:
         return []
-    names = ", ".join(dict.fromkeys(one.defence for one in violated))
-    return [f"{counted(len(violated), 'claim')} of privacy {_is(len(violated))} violated by measurement ({names})."]
+    said = f"{counted(len(names), 'claim')} of privacy {_is(len(names))} violated by measurement"
+    return [f"{said} ({', '.join(names)})."]
 
 
 def _learnt(result: AuditResult) -> list[str]:
@@ -168,6 +200,10 @@ def _listed(names: Collection[str], brief: bool) -> str:
     more = len(names) - FEW if brief else 0
     shown = list(names)[: FEW if more > 0 else None]
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _under(defence: str) -> str:
+    return "without a defence" if defence == UNDEFENDED else f"under {defence}"
 
 
 def _families(findings: Sequence[Finding]) -> list[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
@@ -76,10 +77,13 @@ def judge_scores(
 
 @judge.register
 def _attributions(guess: Attributions, truth: Labels, attack: str = "attack", knew: str = "") -> Finding:
+    """How many are right. Chance is what one answer for all scores at best, or a choice at random if that is more."""
     keys = [key for key in guess.labels if key in truth.labels]
     require(len(keys) > 0, "guess", "no question", "has an answer in the truth")
     right = sum(guess.labels[key] == truth.labels[key] for key in keys)
-    return Finding.of(attack, "accuracy", Sample.share(right, len(keys)), 1 / truth.choices, "clients", knew)
+    most = max(Counter(truth.labels[key] for key in keys).values())
+    chance = max(most / len(keys), 1 / truth.choices)
+    return Finding.of(attack, "accuracy", Sample.share(right, len(keys)), chance, "clients", knew)
 
 
 @judge.register

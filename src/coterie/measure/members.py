@@ -44,8 +44,14 @@ def findings(guess: Suspicions, truth: YesNo, attack: str, knew: str) -> list[Fi
             sample = Sample.detected(curve.at(rate), curve.at(rate / 2), rate, yes, no)
             found.append(Finding.of(attack, rate_name(rate), sample, rate, "records", knew))
         else:
-            found.append(Finding.unscored(attack, rate_name(rate), rate, knew))
+            found.append(Finding.unscored(attack, rate_name(rate), rate, knew, _why_not(yes, no, rate)))
     return found
+
+
+def _why_not(yes: int, no: int, rate: float) -> str:
+    if not yes or not no:
+        return ""
+    return "there are too few non-members for so few false alarms" if no * rate < 1 else "it says the same of all"
 
 
 def control(guess: Suspicions, truth: YesNo, attack: str, knew: str, rng: Rng) -> Finding:

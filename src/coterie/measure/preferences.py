@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,28 +37,42 @@ class Preferences:
 
 @judge.register
 def _top_one(guess: Rankings, truth: Preferences, attack: str = "A2", knew: str = "") -> Finding:
-    """How often the class ranked first is one that the client prefers."""
+    """How often the class ranked first is one that the client prefers.
+
+    Chance is what the best answer scores that is the same for everybody: where clients share an imbalance of labels,
+    whoever names the commonest class is mostly right and has learnt nothing of any client.
+    """
     asked = _asked(guess, truth)
     right = sum(guess.orders[client][0] in truth.labels[client] for client in asked)
-    chance = sum(len(truth.labels[client]) for client in asked) / len(asked) / truth.classes
+    _, most = _liked(truth, asked)[0]
+    chance = most / len(asked)
     return Finding.of(attack, "top-1 preference", Sample.share(right, len(asked)), chance, "clients", knew)
 
 
 def judge_top_k(guess: Rankings, truth: Preferences, attack: str = "A2", knew: str = "") -> Finding:
     """The share of a client's k preferred classes among the first k of its ranking.
 
-    A client counts as one unit, however many classes it prefers, which errs to the wide side.
+    A client counts as one unit, however many classes it prefers, which errs to the wide side. Chance is what the
+    classes score in the order of how many clients prefer them, the same for everybody, or at random if that is more.
     """
     asked = _asked(guess, truth)
-    right = tries = 0
-    chance = 0.0
+    common = [label for label, _ in _liked(truth, asked)]
+    right = same = tries = 0
+    blind = 0.0
     for client in asked:
         preferred = truth.labels[client]
         right += len(preferred.intersection(guess.orders[client][: len(preferred)]))
+        same += len(preferred.intersection(common[: len(preferred)]))
         tries += len(preferred)
-        chance += len(preferred) ** 2 / truth.classes
+        blind += len(preferred) ** 2 / truth.classes
     run = Sample.share(right / tries * len(asked), len(asked))
-    return Finding.of(attack, "top-k preferences", run, chance / tries, "clients", knew)
+    return Finding.of(attack, "top-k preferences", run, max(same, blind) / tries, "clients", knew)
+
+
+def _liked(truth: Preferences, asked: Sequence[int]) -> list[tuple[int, int]]:
+    """Classes, and how many of these clients prefer each: the commonest first."""
+    counts = Counter(label for client in asked for label in truth.labels[client])
+    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))
 
 
 def _asked(guess: Rankings, truth: Preferences) -> list[int]:

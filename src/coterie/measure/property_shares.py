@@ -66,11 +66,17 @@ def _told(
 
 
 def _halves(guess: Mapping[int, float], truth: Mapping[int, float], attack: str) -> Finding:
-    """Those above the median client from those below it. Who reads nothing says the same of all."""
-    values = np.array([*truth.values()])
-    middle = float(np.median(values))
-    answers: dict[Hashable, bool] = {who: one > middle for who, one in truth.items() if abs(one - middle) > LEAST}
-    if len({*answers.values()}) < 2:
+    """Those above the median client from those below it. Who reads nothing says the same of all.
+
+    Clients at the median are on neither side, unless one side is empty, as where more than half hold none of it: then
+    they are that side.
+    """
+    middle = float(np.median(np.array([*truth.values()])))
+    sides = {who: int(one > middle + LEAST) - int(one < middle - LEAST) for who, one in truth.items()}
+    there = {*sides.values()}
+    if there <= {0}:
         return Finding.unscored(attack, "AUC", 0.5, KNOWS)
+    asked = [who for who, side in sides.items() if side or not there >= {-1, 1}]
+    answers: dict[Hashable, bool] = {who: sides[who] == max(there) for who in asked}
     scores: dict[Hashable, float] = {who: guess.get(who, 0.0) for who in truth if who in answers}
     return replace(judge(Suspicions(scores), YesNo(answers), attack, KNOWS), unit="clients", operating=None)

@@ -39,6 +39,7 @@ class Scores:
     values: Tensor  # (clients,)
     choices: Tensor  # (clients, slots): with which weights it mixes the models
     measure: str = ACCURACY
+    joint: bool = False  # all clients have one score between them, which is one unit
 
     @property
     def accuracy(self) -> Tensor:
@@ -49,8 +50,8 @@ class Scores:
         return float(self.values.nanmean())
 
     def sample(self) -> Sample:
-        """The mean over the clients that have something to be served on."""
-        served = self.values[~self.values.isnan()]
+        """The mean over the clients that have something to be served on; what they have between them counts once."""
+        served = self.values[~self.values.isnan()][: 1 if self.joint else None]
         most = 1.0 if HIGHER_IS_BETTER[self.measure] else math.inf
         return replace(Sample.average(served.tolist(), 0.0, most), mean=self.mean)
 
@@ -81,7 +82,7 @@ def evaluate(ring: AnyRing, state: object) -> Scores:
             raise InvalidInput(
                 "federation=columns has no rows of its own to score, and this gives no labels or centres"
             )
-        return Scores(torch.full((federation.clients,), cost), torch.ones(federation.clients, 1), COST)
+        return Scores(torch.full((federation.clients,), cost), torch.ones(federation.clients, 1), COST, joint=True)
     models, choices = served(ring, state)
     if ring.model is None:
         return Scores(_costs(models["centres"][0], ring.panel), choices, COST)

@@ -36,12 +36,13 @@ class Decision:
     verdict: Verdict
     size: float = math.nan  # bounded: the leak is below this share of a complete one
     more_units: float = math.nan  # undecided: about so many would decide; infinity: out of reach
-    more_seeds: float = math.nan
+    more_seeds: float = math.nan  # NaN, too, where all seeds have the same units
     fooled: bool = False  # undecided: it is above chance, and not known to be above its control
     repeated: bool = False  # undecided: all seeds have the same units, so that more seeds tell nothing new
     trivial: bool = False  # undecided: guessing scores a complete leak
     silent: bool = False  # undecided: it said the same of all
     turned: bool = False  # undecided: it answers yes or no, and is wrong more often than a guess
+    beneath: bool = False  # undecided: it is below chance, and known to be above its control
 
     def in_words(self, unit: str) -> str:
         """``unit`` in the plural, such as "clients"."""
@@ -61,6 +62,8 @@ class Decision:
             return "it says the same of all, which is no answer"
         if self.turned:
             return "it errs more often than a guess does, and turned round it may tell"
+        if self.beneath:
+            return "it scores less than chance and more than its control, so that it finds something"
         if math.isnan(self.more_units):
             return "one run does not say how sure its score is, and more seeds would"
         if math.isinf(self.more_units):
@@ -84,7 +87,9 @@ def decide(
     """*Leaks* if the interval lies above chance, *bounded* if it lies under the stated size, else *undecided*.
 
     Who answers yes or no can be turned round, so that such a score is bounded from below, too.
-    ``beyond``: how far it lies above its control, where there is one; a leak is known to lie above that, too.
+    ``beyond``: how far it lies above its control, where there is one; a leak is known to lie above that, too. Chance
+    may be an answer that is good because it is the same for all: who scores less than that, and more than the control,
+    has found something, and who is better at using it may score more.
     ``repeated``: every seed has the same units. ``silent``: the attack said the same of all.
     """
     if math.isnan(interval.estimate):
@@ -99,20 +104,37 @@ def decide(
         fooled = beyond is not None and not beyond.low > 0
         return Decision(Verdict.UNDECIDED, fooled=True) if fooled else Decision(Verdict.LEAKS)
     bound = chance + SIZE * (perfect - chance)
+    if interval.high < chance and beyond is not None and beyond.low > 0:
+        return Decision(Verdict.UNDECIDED, beneath=True)
     if interval.high <= bound:
-        yes_or_no = (chance, perfect) == (0.5, 1.0)
-        if not yes_or_no or 1 - interval.low <= bound:
+        if not yes_or_no(chance, perfect) or 1 - interval.low <= bound:
             return Decision(Verdict.BOUNDED, SIZE)
         if interval.high < chance:
             return Decision(Verdict.UNDECIDED, turned=True)
-        interval = Interval(1 - interval.estimate, 1 - interval.high, 1 - interval.low, interval.confidence)
-    further = further_share(interval, chance, bound)
+        interval = turned_round(interval)
+    return undecided(further_share(interval, chance, bound), units, seeds, repeated)
+
+
+def undecided(further: float, units: int, seeds: int, repeated: bool = False) -> Decision:
+    """``further``: how much more would decide, as a share of these units of all seeds; of the same units in every seed
+    there are only as many as in one, and more seeds add none."""
     if further > FAR:
-        return Decision(Verdict.UNDECIDED, more_units=math.inf, more_seeds=math.inf)
-    more = math.ceil(further * units / (max(seeds, 1) if repeated else 1))
-    return Decision(
-        Verdict.UNDECIDED, more_units=more, more_seeds=math.ceil(further * max(seeds, 1)), repeated=repeated
-    )
+        seeds_more = math.nan if repeated else math.inf
+        return Decision(Verdict.UNDECIDED, more_units=math.inf, more_seeds=seeds_more, repeated=repeated)
+    seeds = max(seeds, 1)
+    more = math.ceil(further * units / (seeds if repeated else 1))
+    more_seeds = math.nan if repeated else math.ceil(further * seeds)
+    return Decision(Verdict.UNDECIDED, more_units=more, more_seeds=more_seeds, repeated=repeated)
+
+
+def yes_or_no(chance: float, perfect: float) -> bool:
+    """Whether such a score is of answers that say as much when they are turned round: 0.02 is as good as 0.98."""
+    return (chance, perfect) == (0.5, 1.0)
+
+
+def turned_round(interval: Interval) -> Interval:
+    """Of the opposite answers."""
+    return Interval(1 - interval.estimate, 1 - interval.high, 1 - interval.low, interval.confidence)
 
 
 def further_share(interval: Interval, low: float, high: float) -> float:

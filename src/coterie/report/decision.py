@@ -6,11 +6,11 @@ import math
 
 from coterie.measure.claims import Outcome
 from coterie.measure.findings import UNDEFENDED, AuditResult, Defended, Finding
-from coterie.measure.headline import broken, judged, together
+from coterie.measure.headline import broken, by_defence, judged
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import Html, element, join
-from coterie.report.parts import badge, row, table
-from coterie.report.values import GLYPHS, capital, chance_of, defence_name, more_needed, number, with_interval
+from coterie.report.parts import badge, row, table, told
+from coterie.report.values import GLYPHS, capital, chance_of, defence_name, number, with_interval
 
 KINDS = {Verdict.LEAKS: "bad", Verdict.BOUNDED: "good", Verdict.UNDECIDED: "open", Verdict.NOT_SCORED: "open"}
 HEAD = ("Adversary", "What it learns", "Verdict")
@@ -20,7 +20,7 @@ BARE = "Without a defence"
 def decision(result: AuditResult) -> Html:
     """Of the federation as it is launched; stress tests are marked."""
     questions = {one.family: one.question for one in result.methods}
-    bare = together([one for one in result.findings if not one.control and one.defence == UNDEFENDED])
+    bare = {family: found.get(UNDEFENDED) for family, found in by_defence(result).items()}
     defended = result.launched != UNDEFENDED and not result.recorded
     head = (*HEAD, BARE) if defended else HEAD
     rows = [
@@ -29,7 +29,7 @@ def decision(result: AuditResult) -> Html:
             [
                 join([capital(one.adversary), element("span", capital(family), class_="by"), _stress(one)]),
                 join([questions.get(family, ""), element("span", _answer(one), class_="by")]),
-                badge(KINDS[one.verdict], GLYPHS[one.verdict], f"{one.verdict.value} {more_needed(one)}".strip()),
+                badge(KINDS[one.verdict], GLYPHS[one.verdict], told(one)),
                 *([_undefended(one, bare.get(family))] if defended else []),
             ],
         )
@@ -97,19 +97,9 @@ def _about_use(served: Defended | None) -> list[str]:
 
 def _remedy(result: AuditResult, family: str, launched: Finding) -> str:
     """The defence that was compared under which least is found, if that is no leak."""
-    others = dict.fromkeys(one.defence for one in result.findings if one.family == family)
-    tried = {
-        name: together(
-            [one for one in result.findings if (one.family, one.defence) == (family, name) and not one.control]
-        )
-        for name in others
-        if name != launched.defence
-    }
-    better = {
-        name: found[family]
-        for name, found in tried.items()
-        if family in found and found[family].verdict in (Verdict.BOUNDED, Verdict.UNDECIDED)
-    }
+    others = by_defence(result)[family].items()
+    tried = {name: found for name, found in others if name not in (launched.defence, UNDEFENDED)}
+    better = {name: found for name, found in tried.items() if found.verdict in (Verdict.BOUNDED, Verdict.UNDECIDED)}
     if not better:
         return (
             "no defence that was compared stops it"
@@ -117,4 +107,7 @@ def _remedy(result: AuditResult, family: str, launched: Finding) -> str:
             else "no defence was compared; name one in [[audit.compare]]"
         )
     name, best = min(better.items(), key=lambda item: (item[1].verdict is not Verdict.BOUNDED, item[1].leakage))
-    return f"under {defence_name(name)} it is {best.verdict.value} ({number(best.score)})"
+    return (
+        f"under {defence_name(name)} it is {best.verdict.value} ({best.attack} by {best.adversary}: {best.measure} "
+        f"{with_interval(best.interval)}, as wide as so many attacks deserve)"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coterie.errors import require
-from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Finding, Frontier, Gallery
+from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Finding, Frontier, Gallery, LeftOut
 from coterie.measure.roc import RATES
 from coterie.report import charts
 from coterie.report.charts import looks_of, number_or_whole
@@ -15,7 +15,7 @@ from coterie.report.looks import Slots, reference_swatch, slots_in, slots_of, sw
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, measured, row, section, table
 from coterie.report.radar import radar
-from coterie.report.values import capital, defence_name, number, seconds
+from coterie.report.values import MISSING, capital, defence_name, number, seconds
 
 PNG = "iVBORw0KGgo"  # how every PNG file begins, in base64
 LONGEST_TABLE = 60
@@ -48,6 +48,7 @@ def _frontier(found: Frontier, slots: Slots) -> Html:
             {True: "met", False: "broken", None: "none set"}[one.passes],
         ]
         rows.append(row(head, cells))
+    rows += [row(head, _absent(one, found.family)) for one in found.left_out]
     legend = [Entry(name, slot) for name, slot in looks_of(found, slots).items()]
     return element(
         "div",
@@ -63,6 +64,14 @@ def _frontier(found: Frontier, slots: Slots) -> Html:
         class_="pair",
         data_family=found.family or None,
     )
+
+
+def _absent(one: LeftOut, family: str) -> list[str]:
+    """The row of a setting that is no mark: what broke there, or does not fit."""
+    what = defence_name(one.defence or UNDEFENDED) if one.family == family else str(one)
+    limits = "nobody knows" if one.failed else ""
+    state = join([badge("bad", "✕", "broke") if one.failed else "left out", element("span", one.reason, class_="by")])
+    return [what, MISSING, MISSING, "", state, limits]
 
 
 def rocs(result: AuditResult, slots: Slots) -> Html | None:

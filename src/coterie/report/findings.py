@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coterie.measure.findings import AuditResult, Finding, Suspected, counted
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import Html, element, join
-from coterie.report.parts import badge, details, row, section, table
+from coterie.report.parts import badge, details, row, section, table, told
 from coterie.report.values import (
     GLYPHS,
     HEAT_LEVELS,
@@ -18,7 +18,6 @@ from coterie.report.values import (
     defence_name,
     ends,
     heat_level,
-    more_needed,
     number,
     with_interval,
 )
@@ -27,7 +26,10 @@ LONGEST = 200  # answers of a recording's attack that a page shows; the JSON has
 
 LEAD = (
     "Each cell is the score over all seeds with its 95 % interval. The colour runs from what chance gives to a "
-    "complete leak. " + " ".join(f"{capital(verdict.value)}: {meaning}." for verdict, meaning in MEANINGS.items())
+    "complete leak. "
+    + " ".join(f"{capital(verdict.value)}: {meaning}." for verdict, meaning in MEANINGS.items())
+    + " So is a score above chance that is not known to lie above its control, and one that more of the same would not "
+    "decide: the cell says why."
 )
 
 
@@ -52,7 +54,9 @@ def _family(family: str, found: Sequence[Finding]) -> Html:
     for one in found:
         rows.setdefault((one.attack, one.adversary, one.measure, one.control), []).append(one)
     heads = [element("th", defence_name(name), scope="col", data_defence=name) for name in defences]
-    body = [_row(family, here, defences) for here in rows.values()]
+    hidden = {key for key, here in rows.items() if all(one.why_not for one in here)}
+    body = [_row(family, here, defences) for key, here in rows.items() if key not in hidden]
+    body += _not_scored(family, [one for key in rows if key in hidden for one in rows[key]], len(defences))
     name = f"{family}: attacks against defences"
     grid = element(
         "table",
@@ -100,6 +104,30 @@ def _row(family: str, found: Sequence[Finding], defences: Sequence[str]) -> Html
     )
 
 
+def _not_scored(family: str, found: Sequence[Finding], columns: int) -> list[Html]:
+    """What nobody could score, in a line a measure: many empty cells would tell no more."""
+    rows: dict[tuple[str, str], list[Finding]] = {}
+    for one in found:
+        rows.setdefault((one.measure, one.why_not), []).append(one)
+    return [
+        element(
+            "tr",
+            element(
+                "th", measure, element("span", "; ".join(_each(one.attack for one in here)), class_="by"), scope="row"
+            ),
+            element("td", f"not scored: {why}", class_="none", colspan=columns),
+            data_family=family,
+            data_adversary="\n".join(_each(one.adversary for one in here)),
+            data_defence="\n".join(_each(one.defence for one in here)),
+        )
+        for (measure, why), here in rows.items()
+    ]
+
+
+def _each(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
 def _cell(found: Sequence[Finding]) -> Html:
     level = heat_level(max((one.leakage for one in found), key=lambda value: -1 if math.isnan(value) else value))
     parts = []
@@ -116,8 +144,7 @@ def _cell(found: Sequence[Finding]) -> Html:
         )
         parts.append(element("small", ends(one.interval), class_="interval"))
         if scored:
-            said = f"{one.verdict.value} {more_needed(one)}".strip()
-            parts.append(element("small", said, class_="said"))
+            parts.append(element("small", told(one), class_="said"))
     return element(
         "td",
         *parts,
@@ -186,7 +213,8 @@ def _answers(found: Suspected) -> Html:
 
 def _basis(one: Finding) -> str:
     scale = f"chance {number(one.chance)}, complete {number(one.perfect)}"
-    ground = f"{one.units:,} {one.unit} of {counted(one.seeds, 'seed')}{', the same in each' * one.repeated}"
+    same = ", the same in each" if one.repeated and one.seeds > 1 else ""
+    ground = f"{one.units:,} {one.unit} of {counted(one.seeds, 'seed')}{same}"
     above = "" if one.beyond is None else f"above its control by {with_interval(one.beyond)}; "
     return f"{one.measure} {with_interval(one.interval)}; {above}{scale}; {ground}; {one.decision.in_words(one.unit)}"
 

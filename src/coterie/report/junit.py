@@ -13,7 +13,7 @@ SUITE = "coterie gate"
 
 def junit_xml(result: AuditResult) -> str:
     """One test case for each limit; a broken limit is a failure with its reason, and an attack that broke an error.
-    Every verdict is a property."""
+    Every verdict is a property, and so is what became of every claim."""
     checks = result.checks
     failed = sum(not check.passed for check in checks)
     broke = broken(result)
@@ -23,9 +23,13 @@ def junit_xml(result: AuditResult) -> str:
     group = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
     verdicts = ElementTree.SubElement(group, "properties")
     for one in result.findings:
-        name = f"{one.family}: {one.attack} by {one.adversary}, {one.defence}"
+        name = f"{one.family}: {one.attack} by {one.adversary}, {one.measure}, {one.defence}"
         said = {"name": printable(name), "value": printable(one.decision.in_words(one.unit))}
         ElementTree.SubElement(verdicts, "property", said)
+    for row in (*result.as_configured, *result.defended):
+        if row.promise is not None:
+            said = {"name": printable(f"claim of {row.defence}: {row.family}"), "value": printable(str(row.promise))}
+            ElementTree.SubElement(verdicts, "property", said)
     for check in checks:
         limit, found = printable(str(check.limit)), str(check.measured)
         named = {"classname": SUITE, "name": limit}

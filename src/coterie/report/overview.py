@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, strongest
-from coterie.measure.headline import sentences_of, together
+from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, counted, strongest
+from coterie.measure.headline import broken, by_defence, sentences_of
 from coterie.report.decision import decision
 from coterie.report.looks import COLOURS, Slots, shape, swatch
 from coterie.report.markup import Html, element, join
@@ -33,12 +33,7 @@ def verdict(result: AuditResult, slots: Slots) -> Html:
 
 def _glance(result: AuditResult, slots: Slots) -> Html:
     families = dict.fromkeys(one.family for one in result.findings)
-    bare = [one for one in result.findings if not one.control and one.defence == UNDEFENDED]
-    said = {
-        family: one.sentence
-        for stress in (False, True)
-        for family, one in together([one for one in bare if one.stress is stress]).items()
-    }
+    said = {family: found[UNDEFENDED].sentence for family, found in by_defence(result).items() if UNDEFENDED in found}
     strips = [
         _strip(family, strongest_by_defence(result.findings, family), slots, said.get(family, ""))
         for family in families
@@ -69,6 +64,10 @@ def strongest_by_defence(findings: Sequence[Finding], family: str) -> list[Findi
 
 
 def _gate(result: AuditResult) -> Html:
+    broke = len(broken(result))
+    unknown = f" {counted(broke, 'attack')} broke, and what is not known passes nothing." if broke else ""
+    if not result.checks and broke:
+        return element("p", badge("bad", "✕", "gate failed"), unknown, class_="gate")
     if not result.checks:
         return element(
             "p",
@@ -79,7 +78,7 @@ def _gate(result: AuditResult) -> Html:
             class_="gate",
         )
     failed = sum(not check.passed for check in result.checks)
-    state = badge("bad", "✕", "gate failed") if failed else badge("good", "✓", "gate passed")
+    state = badge("good", "✓", "gate passed") if result.passed else badge("bad", "✕", "gate failed")
     met = len(result.checks) - failed
     head = ("Limit", "Measured", "Result", "Reason")
     rows = [
@@ -96,7 +95,7 @@ def _gate(result: AuditResult) -> Html:
     ]
     return join(
         [
-            element("p", state, f" {met} of {len(result.checks)} limits are met.", class_="gate"),
+            element("p", state, f" {met} of {len(result.checks)} limits are met.{unknown}", class_="gate"),
             table("The gate: each limit against what was measured", head, rows),
         ]
     )

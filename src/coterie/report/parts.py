@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from coterie.measure.claims import Outcome
+from coterie.measure.findings import Finding
 from coterie.measure.intervals import Interval
+from coterie.measure.verdicts import Decision
 from coterie.report.markup import Html, element, join
-from coterie.report.values import capital, ends, number
+from coterie.report.values import capital, ends, more_needed, number
 
 OUTCOMES = {Outcome.HOLDS: ("good", "✓"), Outcome.NOT_REFUTED: ("open", "○"), Outcome.VIOLATED: ("bad", "✕")}
 
@@ -30,6 +32,23 @@ def section(name: str, title: str, lead: str, *content: str | None, needs: str |
 def badge(kind: str, glyph: str, text: str) -> Html:
     """Said by colour, by glyph and by word."""
     return element("span", element("span", glyph, aria_hidden="true"), " ", text, class_=f"badge {kind}")
+
+
+def told(one: Finding) -> str:
+    """The verdict in few letters; of what is undecided what would decide, or why no more of the same would."""
+    why = _hindrance(one.decision)
+    return f"{one.verdict.value}: {why}" if why else f"{one.verdict.value} {more_needed(one)}".strip()
+
+
+def _hindrance(said: Decision) -> str:
+    """What keeps it undecided, where that is not the width of its interval."""
+    reasons = (
+        (said.fooled, "not above its control"),
+        (said.trivial, "nothing to tell apart"),
+        (said.silent, "the same of all"),
+        (said.turned, "wrong more often than a guess"),
+    )
+    return next((why for holds, why in reasons if holds), "")
 
 
 def outcome_badge(outcome: Outcome) -> Html:

@@ -27,7 +27,9 @@ CLAIMS = ("Defence", "Formal guarantee", "Trust model", "Measured", "Verdict", "
 def defences(result: AuditResult) -> Html:
     rows = [*result.as_configured, *result.defended]
     families = dict.fromkeys(one.family for one in rows)
-    groups = [_costs(family, [one for one in rows if one.family == family]) for family in families]
+    groups = [
+        _costs(family, [one for one in rows if one.family == family], result.as_configured) for family in families
+    ]
     return section(
         "defences",
         "What the defences cost",
@@ -41,15 +43,16 @@ def defences(result: AuditResult) -> Html:
     )
 
 
-def _costs(family: str, found: Sequence[Defended]) -> Html:
+def _costs(family: str, found: Sequence[Defended], configured: Sequence[Defended]) -> Html:
     base = next((one for one in found if one.defence == UNDEFENDED), None)
+    nothing = base is not None and _learnt_nothing(base, configured)
     rows = []
     for one in found:
         cells = [
             defence_name(one.defence),
             join([f"{one.utility_measure} ", measured(one.utility), element("div", element("small", one.clusters))]),
-            _without(one),
-            _price(one, base),
+            _without(one, configured),
+            _price(one, base, nothing),
             seconds(one.seconds),
             size(one.upload_bytes),
             size(one.memory_bytes),
@@ -59,22 +62,29 @@ def _costs(family: str, found: Sequence[Defended]) -> Html:
     return element("tbody", title, *rows, data_family=family, data_needs="tr[data-defence]")
 
 
-def _without(one: Defended) -> Html:
-    """What clients would have, and whether the federation is known to be better."""
+def _learnt_nothing(base: Defended, configured: Sequence[Defended]) -> bool:
+    """Of a kind of attack, which has no baselines of its own: where the configured run has learnt nothing of this."""
+    same = [one for one in configured if (one.defence, one.utility_measure) == (base.defence, base.utility_measure)]
+    return base.learnt_nothing or (not base.gains and any(one.learnt_nothing for one in same))
+
+
+def _without(one: Defended, configured: Sequence[Defended]) -> Html:
+    """What clients would have, and whether the federation is known to be better; once of what is the same run."""
     told = [
         element("span", f"{name} {number(known.estimate)}{' (not beaten)' * (name in one.unbeaten)}", class_="by")
         for name, known in one.baselines.items()
     ]
-    if one.learnt_nothing:
+    same = [run for run in configured if (run.defence, run.utility) == (one.defence, one.utility)]
+    if one.learnt_nothing or (not one.gains and any(run.learnt_nothing for run in same)):
         told.insert(0, element("strong", "learnt nothing"))
     return join(told or ["–"])
 
 
-def _price(one: Defended, base: Defended | None) -> str:
+def _price(one: Defended, base: Defended | None, nothing: bool) -> str:
     """What the defence takes; none where there was nothing to take."""
     if one.defence == UNDEFENDED or base is None:
         return "reference"
-    if base.learnt_nothing:
+    if nothing:
         return "no price: undefended, it has learnt nothing"
     change = one.utility.estimate - base.utility.estimate
     return "+" + number(change) if change > 0 else number(change)
@@ -101,17 +111,26 @@ def claims(result: AuditResult) -> Html:
 
 def _claim(found: Sequence[Defended]) -> Html:
     families = list(dict.fromkeys(row.family for row in found))
-    one = next((row for row in found if row.promise and row.promise.lower_bound is not None), found[0])
+    one = max(found, key=_measured)  # the first of those that measured most
     promise = one.promise
     cells = [
         join([defence_name(one.defence), element("span", ", ".join(families), class_="by")]),
         _statement(promise) if promise else _none("nothing is claimed"),
         promise.guarantee.trust.value if promise else "–",
         join([lower_bound(promise), _gauge(promise) if promise else None, _spent(found)]),
-        outcome_badge(promise.outcome) if promise else "no claim to judge",
+        join([outcome_badge(promise.outcome), _by(promise)]) if promise else "no claim to judge",
         element("ul", *[element("li", ground) for ground in promise.evidence], class_="evidence") if promise else "–",
     ]
     return row(CLAIMS, cells, data_family="\n".join(families), data_defence=one.defence)
+
+
+def _measured(one: Defended) -> float:
+    bound = one.promise.lower_bound if one.promise else None
+    return -1.0 if bound is None else bound
+
+
+def _by(promise: Promise) -> Html | None:
+    return element("span", f"by {promise.refuted_by}", class_="by") if promise.refuted_by else None
 
 
 def _spent(found: Sequence[Defended]) -> Html | None:

@@ -115,7 +115,8 @@ def _promise(one: Defended) -> Text:
     glyph, style = OUTCOMES[promise.outcome]
     spent = "" if one.spent is None else f"; {ledger(one.spent)}"
     bound = "" if promise.lower_bound is None else f"; {lower_bound(promise)}"
-    return _text(f"{glyph} {promise.outcome.value}: {guarantee(promise)}{bound}{spent}", style)
+    by = f" by {promise.refuted_by}" if promise.refuted_by else ""
+    return _text(f"{glyph} {promise.outcome.value}{by}: {guarantee(promise)}{bound}{spent}", style)
 
 
 def gate_lines(result: AuditResult) -> list[Text]:
@@ -124,8 +125,10 @@ def gate_lines(result: AuditResult) -> list[Text]:
     for check in sorted(result.checks, key=lambda check: check.passed):
         mark = _text("✓ met", "blue") if check.passed else _text("✕ broken", "bold red")
         lines.append(mark + _text(f" {check.limit}: {limit_value(check)}, {check.reason}"))
-    passed = all(check.passed for check in result.checks)
-    return _section("Gate: passed" if passed else "Gate: failed", lines, LIMITS, "limit")
+    if broke := broken(result):  # whatever the limits are, that is no pass
+        told = _text(f" {counted(len(broke), 'attack')}: what is not known passes nothing")
+        lines.insert(0, _text("✕ broken", "bold red") + told)
+    return _section("Gate: passed" if result.passed else "Gate: failed", lines, LIMITS, "limit")
 
 
 def _asides(result: AuditResult) -> list[Text]:

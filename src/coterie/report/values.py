@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from coterie.measure.claims import Promise
-from coterie.measure.findings import UNDEFENDED, Check, Finding, counted
+from coterie.measure.findings import UNDEFENDED, Check, Finding
 from coterie.measure.intervals import Interval
 from coterie.measure.verdicts import SIZE, Verdict
 
@@ -100,11 +100,15 @@ def power(value: float) -> str:
 
 
 def more_needed(finding: Finding) -> str:
-    """What would decide, in few letters; empty where it is decided."""
-    seeds = finding.decision.more_seeds
-    if finding.verdict is not Verdict.UNDECIDED or math.isnan(seeds):
+    """What would decide, in few letters; empty where it is decided. Seeds of the same units would not."""
+    found = finding.decision
+    if finding.verdict is not Verdict.UNDECIDED or math.isnan(found.more_units):
         return ""
-    return "out of reach" if math.isinf(seeds) else f"≈ {counted(int(seeds), 'more seed')}"
+    if math.isinf(found.more_units):
+        return "out of reach"
+    more = int(found.more_units if found.repeated else found.more_seeds)
+    unit = finding.unit.removesuffix("s") if found.repeated else "seed"
+    return f"≈ {more:,} more {unit}{'' if more == 1 else 's'}"
 
 
 def chance_of(found: Sequence[Finding]) -> str:

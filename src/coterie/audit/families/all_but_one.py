@@ -30,6 +30,7 @@ ATTACK, CONTROL = "which of two records is there", "which of two, neither of whi
 class AllButOneFamily(Family):
     name = "a record among all others"
     limit = "replaced_accuracy"
+    chance = 0.5
     paper = "Li, Wang and Li 2023, whose guarantee is against this adversary"
     question = "Does a server that knows all records but one, and two that it may be, tell which of them it is?"
     threat = "A curious server that knows every record but one: the adversary of differential privacy."

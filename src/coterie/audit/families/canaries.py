@@ -31,6 +31,7 @@ KNEW = "all other records, and how canaries look; not which of them were taken"
 class CanaryAudit(Family):
     name = "canaries"
     limit = "canary_auc"
+    chance = 0.5
     paper = "Steinke, Nasr and Jagielski, NeurIPS 2023"
     question = "How much privacy is really lost by a record that nobody would take for a real one?"
     threat = "The server, which sees what clients send (white box), or a recipient of the final models (black box)."

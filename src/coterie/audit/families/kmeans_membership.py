@@ -40,6 +40,7 @@ LISTENER = ThreatModel("whoever is given the released sums", server=True, knows=
 class KMeansMembership(ClusteringFamily):
     name = "membership in a clustering"
     limit = "membership_auc"
+    chance = 0.5
     paper = "Gupta and Maheshwari 2025, on FedDP-KMeans; audit after Nasr et al. 2021"
     question = "Does whoever is given the sums learn whether a record was among the points?"
     threat = "Whoever is given the released sums and knows all other records."

@@ -38,6 +38,7 @@ FIRST = next(iter(METHODS))
 class ModelMembership(Family):
     name = "membership in models"
     limit = "model_membership_auc"
+    chance = 0.5
     paper = "LiRA (Carlini et al., S&P 2022) and RMIA (Zarifzadeh et al., ICML 2024), on cluster models"
     question = "Does anybody learn that a record was among those that a cluster's model was trained on?"
     threat = "A recipient of the final models; a curious client, which is given the models of every round; the server."

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from coterie.attacks.poisoning import Poisoning, poisoner
 from coterie.audit import reference
 from coterie.audit.case import Subject
@@ -16,6 +18,7 @@ from coterie.data.federation import Federation, Shards
 from coterie.errors import Diverged
 from coterie.measure.poisoned import accuracy_lost
 from coterie.measure.utility import Scores
+from coterie.rng import Rng
 from coterie.run.training import train
 
 
@@ -28,7 +31,7 @@ class Poisoned(Family):
     method = (
         "The first client with data answers with the reverse of its update, twenty times over. Scored by the mean over "
         "the other clients of what each loses on its own test data, against the same federation in which that client "
-        "is honest. In the control it has no data and is not asked: what it is worth to the others."
+        "is honest. In the control it is honest, and its rows are drawn in another order."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -50,9 +53,9 @@ class Poisoned(Family):
             bad = int(federation.train.sizes.nonzero()[0])
             threat = poisoner(bad)
             attacked = _scores(run.case, federation, Poisoning(threat))
-            without = _scores(run.case, _without(federation, bad), None)
+            again = _scores(run.case, _reordered(federation, bad, run.rng), None)
             found = accuracy_lost(honest, attacked, bad, "reversed updates", threat.knows)
-            control = accuracy_lost(honest, without, bad, "no updates", threat.knows)
+            control = accuracy_lost(honest, again, bad, "other draws", threat.knows)
             findings = [found, replace(control, control=True)]
             return run.evidence([replace(one, adversary="bad client") for one in findings])
 
@@ -74,11 +77,12 @@ def _scores(case: Case, federation: Federation, adversary: Poisoning | None) -> 
     return done.scores
 
 
-def _without(federation: Federation, client: int) -> Federation:
-    """The same with nothing for this client to train on."""
-    parts = [federation.train[one] if one != client else federation.train.rows[:0] for one in range(federation.clients)]
-    schedules = {one: schedule for one, schedule in federation.schedules.items() if one != client}
-    return replace(federation, train=Shards.of(parts), schedules=schedules)
+def _reordered(federation: Federation, client: int, rng: Rng) -> Federation:
+    """The same, of which nothing is to be lost: this client trains on the same rows, by other draws."""
+    parts = [federation.train[one] for one in range(federation.clients)]
+    order = rng.child("reordered").numpy().permutation(len(parts[client]))
+    parts[client] = parts[client][torch.from_numpy(order)]
+    return replace(federation, train=Shards.of(parts))
 
 
 FAMILY = Poisoned()

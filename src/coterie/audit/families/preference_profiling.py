@@ -93,15 +93,20 @@ class Profiler:
             seen = some if view.threat.keys else rounds  # who opens sums solves a program for each round
             guesses = {round: self.by_identity(view, round) for round in seen}
             scored = [(round, judge(guess, groups, BY_IDENTITY, KNEW)) for round, guess in guesses.items()]
-            others = Labels(self.others(groups.labels), groups.choices)
-            found += [
-                _last(adversary, scored),
-                _control(adversary, judge(guesses[rounds[-1]], others, BY_IDENTITY, KNEW)),
-            ]
+            found += [_last(adversary, scored), self.others_groups(guesses[rounds[-1]], groups, adversary)]
         ranked = {round: self.by_model(view, round) for round in some}
         ranks = [(round, judge(guess, preferred, BY_MODEL, KNEW)) for round, guess in ranked.items()]
-        turned = Preferences(self.others(preferred.labels), preferred.classes)
-        return [*found, _last(adversary, ranks), _control(adversary, judge(ranked[some[-1]], turned, BY_MODEL, KNEW))]
+        return [*found, _last(adversary, ranks), self.others_classes(ranked[some[-1]], preferred, adversary)]
+
+    def others_groups(self, guess: Attributions, groups: Labels, adversary: str) -> Finding:
+        """The control of profiling by identity."""
+        turned = Labels(self.others(groups.labels), groups.choices)
+        return _control(adversary, judge(guess, turned, BY_IDENTITY, KNEW))
+
+    def others_classes(self, guess: Rankings, preferred: Preferences, adversary: str) -> Finding:
+        """That of profiling by model, over the clients that prefer anything."""
+        known = {client: liked for client, liked in preferred.labels.items() if liked}
+        return _control(adversary, judge(guess, Preferences(self.others(known), preferred.classes), BY_MODEL, KNEW))
 
     def others(self, truth: Mapping[Client, Known]) -> dict[Client, Known]:
         """What is true of other clients, drawn at random."""
@@ -185,6 +190,8 @@ class PreferenceProfiling(Family):
             judge(identity, groups, BY_IDENTITY, KNEW) if groups else by_identity,
             judge(ranked, preferred, BY_MODEL, KNEW) if preferred else by_model,
         ]
+        found += [profiler.others_groups(identity, groups, SERVER)] if groups else []
+        found += [profiler.others_classes(ranked, preferred, SERVER)] if preferred else []
         named = [replace(one, adversary=SERVER) for one in found]
         return Evidence.of_recording(named, self.suspected(identity, ranked, examples))
 

@@ -66,6 +66,7 @@ class Attacked:
 class PropertyInference(Family):
     name = "property inference"
     limit = "property_auc"
+    chance = 0.5
     paper = "Kim et al., RAID 2023 (after Melis et al. 2019)"
     question = "Does another client learn that a client used examples with a property that nobody trains for?"
     threat = "A curious client, which sees the models that are published; or one that also tampers with its own upload."

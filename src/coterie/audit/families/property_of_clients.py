@@ -27,6 +27,7 @@ from coterie.wire.view import ThreatModel
 class PropertyOfClients(Family):
     name = "property of clients"
     limit = "property_auc"
+    chance = 0.5
     paper = "after Melis et al., S&P 2019, and Suri and Evans, PETS 2022 (distribution inference)"
     question = "Does the server learn how much of a property, which nobody trains for, each client's own data have?"
     threat = "A curious server, which sees what clients send; where that is sealed, what their clusters moved by."
@@ -34,7 +35,8 @@ class PropertyOfClients(Family):
         "The server holds the test rows, on which the property is marked. From the models that were published it "
         "trains imagined clients, each with labels and a share of the property of its own, learns what a share does to "
         "an update, and reads every client's share. Scored over clients: are those who hold more of it than the median "
-        "client told from those who hold less, as it is, and beyond what their labels lead one to expect? The controls "
+        "client told from those who hold less, as it is, and beyond what their labels lead one to expect? Where nobody "
+        "holds less than the median client, or nobody more, they are told from all others. The controls "
         "are a coin, which is the property dealt to any rows, and a placebo, dealt to rows of the same label."
     )
 

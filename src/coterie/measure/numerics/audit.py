@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coterie.files import Array
 from coterie.measure.epsilon import EpsilonBound
+from coterie.measure.intervals import CONFIDENCE
 from coterie.measure.numerics.floats import FloatFinding, audit_floats
 from coterie.measure.numerics.mechanism import Mechanism
 from coterie.measure.numerics.seeds import DRAWS, SeedFinding, audit_seed
@@ -45,10 +46,11 @@ def audit_numerics(
     draws: int = DRAWS,
     most_records: int = 50_000,
     clips: bool = False,
+    confidence: float = CONFIDENCE,
 ) -> NumericsAudit:
     """``inside`` and ``outside`` are neighbours (n, features); their one record should stand in rows that are empty."""
     return NumericsAudit(
         audit_seed(mechanism, outside, claim.delta, rng.child("seed"), draws),
-        audit_floats(mechanism, inside, outside, (claim.epsilon, claim.delta), rng.child("floats"), trials),
+        audit_floats(mechanism, inside, outside, (claim.epsilon, claim.delta), rng.child("floats"), trials, confidence),
         audit_sensitivity(mechanism, inside.shape[1], claim.delta, most_records, inside.dtype.type, clips),
     )

@@ -27,6 +27,7 @@ from coterie.learn.clusters.statistics import statistics
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch
 from coterie.learn.params import Params, flatten, stack
+from coterie.measure.intervals import CONFIDENCE
 from coterie.measure.numerics.audit import NumericsAudit, audit_numerics
 from coterie.measure.numerics.mechanism import Mechanism
 from coterie.privacy.accounting import guarantee_of
@@ -121,7 +122,12 @@ def mechanism_of(defence: Defence) -> Mechanism | None:
 
 
 def audit_defence(
-    defence: Defence, rng: Rng, delta: float = 1e-6, trials: int = 300, draws: int = 256
+    defence: Defence,
+    rng: Rng,
+    delta: float = 1e-6,
+    trials: int = 300,
+    draws: int = 256,
+    confidence: float = CONFIDENCE,
 ) -> NumericsAudit | None:
     """The numerics audit of what a defence releases once; None if it adds no noise."""
     mechanism = mechanism_of(defence)
@@ -132,4 +138,6 @@ def audit_defence(
     event = GaussianDpEvent(mechanism.deviation / mechanism.sensitivity)
     claim = guarantee_of([event], delta, Level.RECORD, Trust.LOCAL_NOISE, mechanism.sensitivity)
     most = min(MOST_RECORDS, mechanism.most_records)
-    return audit_numerics(mechanism, record, record[:0], claim, rng, trials, draws, most, clips=True)
+    return audit_numerics(
+        mechanism, record, record[:0], claim, rng, trials, draws, most, clips=True, confidence=confidence
+    )

@@ -51,10 +51,11 @@ RECIPES = (
         tables.RECOGNITION.jobs, tables.RECOGNITION.rows, recognition_claims, EMBEDDED, MEASURED, unit="F",
     ),
     Recipe(
-        PAPER, "totals", "F, and what the server reads, over what a record pays in all", tables.TOTALS.jobs,
+        PAPER, "totals", "F, and what the server reads, over the sum of what is told of a record", tables.TOTALS.jobs,
         tables.TOTALS.rows, total_claims, EMBEDDED,
-        "not in the paper: five steps, two parties; Gap-RR has no epsilon, and its total is only called so; recovery "
-        "is from the totals with 60 known records; the weighted grid's total is at delta 1e-6", unit="F",
+        "not in the paper: five steps, two parties; a total is a record's price with perturb_once and the weighted "
+        "grid (at delta 1e-6); of noise on every number it leaves out what others' answers tell of the record, and "
+        "Gap-RR has no epsilon a number either; recovery is from the totals with 60 known records", unit="F",
     ),
     Recipe(
         PAPER, "recovery", "What the server reads, by what it sees and how many records it knows", tables.RECOVERY.jobs,

@@ -28,7 +28,10 @@ def ratio_claims(rows: Rows) -> Sequence[Claim]:
 
 
 def total_claims(rows: Rows) -> Sequence[Claim]:
-    """Ours: what is told once beats what is told in every step, at the same price in all."""
+    """Ours: what is told once beats what is told in every step, although only the former's total is a price.
+
+    The latter's is the sum over the answers about one record, which leaves out what others' answers tell of it.
+    """
     found = []
     for row in rows.where(mechanism=ONCE):
         rivals = [rows.get(row.key.but(mechanism=name)) for name in PER_VALUE if name != "gap_rr"]

@@ -149,7 +149,7 @@ def utility(
     data: str | None = None,
     known: int = 0,
 ) -> Result:
-    """The weighted F value (Eq. 11 to 15) from random centres, and what a record has paid in all.
+    """The weighted F value (Eq. 11 to 15) from random centres, and what a record has paid in all, if that has a price.
 
     With ``known`` records, also what the server reads out of the totals: the mean correlation over the columns.
     """
@@ -175,7 +175,11 @@ def utility(
 def at_total(
     name: str, mechanism: str, total: float, seed: int, steps: int, parties: int, records: int, data: str | None = None
 ) -> Result:
-    """``utility`` where all that a record pays is ``total``: over all numbers that are told of it, or its columns."""
+    """``utility`` where ``total`` is all that a record pays for its columns, told once, or on a grid.
+
+    Of answers in every step it is the sum of the epsilons of those about the record, and no price: the record moves
+    others' answers, too.
+    """
     if mechanism == GRID:
         return on_a_grid(name, total, seed, parties, records, data)
     found = examples(name, seed, data, records)
