@@ -27,7 +27,7 @@ from coterie.defences.dpsgd import DpSgd
 from coterie.defences.randomised_response.mechanisms import generalised
 from coterie.errors import InvalidInput
 from coterie.estimators import FedDPKMeans
-from coterie.learn.clusters.sketches import veil, veiled
+from coterie.learn.clusters.sketches import common, phantom_levels
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch
 from coterie.learn.params import flatten, stack
@@ -76,13 +76,19 @@ def test_answers_at_random_under_one_key_are_drawn_anew() -> None:
     assert np.array_equal(first, channel.draw(levels, secret()))
 
 
-def test_phantoms_under_one_key_are_drawn_anew() -> None:
-    sketches, (phantoms, floor) = np.zeros((3, 200), dtype=np.int16), veil(0.5)
-    other = sketches.copy()
-    other[0, 0] = 1
+def test_levels_and_phantoms_under_one_key_are_drawn_anew() -> None:
+    """They hang on the centres, which are noisy: of other data they are others."""
+    centres = np.full((2, 3, 2), 0.5, dtype=np.float32)
+    other = centres.copy()
+    other[0, 0, 0] = np.nextafter(np.float32(0.5), np.float32(1))
+
+    def levels(told: NDArray[np.float32], under: Secrets) -> NDArray[np.int16]:
+        return phantom_levels(2, 3, 200, 20, common(under, told))
+
     known = Secrets(KEY, reproducible=True)
-    assert np.array_equal(veiled(sketches, phantoms, floor, known)[1], veiled(other, phantoms, floor, known)[1])
-    assert np.mean(veiled(sketches, phantoms, floor, secret()) != veiled(other, phantoms, floor, secret())) > 0.1
+    assert np.array_equal(levels(centres, known), levels(other, known))
+    assert np.mean(levels(centres, secret()) != levels(other, secret())) > 0.9
+    assert np.array_equal(levels(centres, secret()), levels(centres, secret()))
 
 
 def test_numbers_are_told_apart_by_every_bit_shape_and_type() -> None:

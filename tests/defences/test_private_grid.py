@@ -14,9 +14,11 @@ from coterie.data.federation import Examples, VerticalFederation
 from coterie.data.partition.features import Vertical
 from coterie.defences.private_grid import PrivateGrid
 from coterie.errors import InvalidInput
-from coterie.learn.clusters.sketches import GROWTH, cost, size, sketched, veil, veiled
+from coterie.flow.cohort import Cohort
+from coterie.flow.turn import Roots, Turn
+from coterie.learn.clusters.sketches import GROWTH, Levels, cost, phantom_levels, size, sketched, veil
 from coterie.protocols.clusterings.vertical_kmeans import VerticalKMeans
-from coterie.protocols.clusterings.weighted_grid import WeightedGrid
+from coterie.protocols.clusterings.weighted_grid import MEMBERS, WeightedGrid
 from coterie.rng import Rng, Secrets
 
 
@@ -41,12 +43,12 @@ def test_sketches_count_sets_and_unions() -> None:
     assert size(np.maximum(found[1], again[0])) == pytest.approx(2500, rel=0.1)  # the same elements: no more of them
 
 
-def test_phantoms_count_and_nothing_is_below_the_floor() -> None:
+def test_phantoms_count_in_every_choice_of_sets() -> None:
     phantoms, floor = veil(0.01)
-    empty = np.full((2, 4096), -1, dtype=np.int16)
-    hidden = veiled(empty, phantoms, floor, Secrets.seeded(3))
-    assert hidden.min() == floor
-    assert size(hidden[0], floor) == pytest.approx(phantoms, rel=0.15)
+    hidden = np.maximum(phantom_levels(3, 2, 4096, phantoms, Secrets.seeded(3)), floor)
+    assert size(hidden[0, 0], floor) == pytest.approx(4 * phantoms, rel=0.1)  # of 2^3 choices half are in each set
+    assert size(hidden[:2, 0].max(0), floor) == pytest.approx(6 * phantoms, rel=0.1)
+    assert size(hidden.max((0, 1)), floor) == pytest.approx(8 * phantoms, rel=0.1)
 
 
 def chances(elements: int, floor: int) -> np.ndarray:
@@ -67,6 +69,55 @@ def test_one_element_changes_no_probability_beyond_epsilon(epsilon: float) -> No
     if phantoms > 1:  # and with half of the phantoms it does
         less, with_one = (chances(phantoms // 2 + one, floor)[:60] for one in (0, 1))
         assert np.abs(np.log(with_one / less)).max() > epsilon
+
+
+RUNS, SKETCHES = 2000, 512
+
+
+def what_parties_tell(parties: int, defence: PrivateGrid, choice: int, seed: int) -> Levels:
+    """(parties, runs, sketches): of the first set of each, where one record is in that choice of sets."""
+    federation = Vertical(parties).split(
+        Examples(torch.full((1, parties), float(choice)), torch.zeros(1, dtype=torch.int64), 1, "one"), Rng.seeded(0)
+    )
+    protocol = WeightedGrid(1, local=2, sketches=RUNS * SKETCHES)
+    centres = torch.tensor([[0.0], [1.0]]).expand(1, parties, 2, 1).contiguous()
+    turn = Turn(0, Roots.seeded(seed), MEMBERS)
+    columns = tuple(map(federation.part, range(parties)))
+    cohort = Cohort(torch.arange(parties), turn, columns=columns, given={"centres": centres})
+    guard = defence.client
+    sent = guard.contribute(protocol.answer(MEMBERS, {"centres": centres}, cohort, guard), cohort)
+    return sent.values["sketches"][:, 0, 0].numpy().astype(np.int16).reshape(parties, RUNS, SKETCHES)
+
+
+def test_a_level_that_several_parties_tell_is_nobodys() -> None:
+    """With phantoms of each party's own and epsilon 1, three parties told one high level in 3 % of the runs if the
+    record was in all three sets, and in none of 10,000 if it was not. False alarm 1e-6."""
+    parties = 3
+    facts = WeightedGrid(4, local=2, sketches=SKETCHES).run_of(parties, 1e-6)
+    defence = PrivateGrid.planned(1.0, 1e-6, facts)
+    phantoms, _ = veil(defence.sketch_epsilon)
+    high = math.log(0.05 * phantoms**2) / GROWTH
+
+    def told(choice: int) -> int:
+        """In how many runs some high level is told by all parties."""
+        levels = what_parties_tell(parties, defence, choice, seed=choice)
+        return int(((levels == levels[0]).all(0) & (levels[0] > high)).any(1).sum())
+
+    within, elsewhere = told(0), told(1)
+    assert within > 0
+    allowed = math.exp(defence.guarantee(facts).epsilon) * (elsewhere + 4.9 * math.sqrt(elsewhere + 1)) + RUNS * 1e-6
+    assert within <= allowed + 4.9 * math.sqrt(allowed)
+
+
+def test_bounds_of_others_than_the_protocols_bound_nothing() -> None:
+    """Columns from 0 to 100 under noise for those from 0 to 1: a record moved the sums by 87 times what it may."""
+    protocol = WeightedGrid(4, local=3, low=0.0, high=100.0)
+    defence = PrivateGrid(1.0)
+    assert "its noise is for columns in (0.0, 1.0), and the protocol's are in (0.0, 100.0)" in defence.fits(protocol)
+    with pytest.raises(InvalidInput, match="a record would change more"):
+        play(protocol, blocks(), None, defence=defence)
+    assert not PrivateGrid(1.0, high=100.0).fits(protocol)
+    assert not PrivateGrid().fits(protocol)
 
 
 def misses(found: torch.Tensor) -> float:

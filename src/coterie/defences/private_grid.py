@@ -4,6 +4,11 @@ For ``protocols.clusterings.weighted_grid`` (Li, Wang and Li 2023). Sums and cou
 on whole numbers; sketches are private by themselves once phantoms and a floor are added (Smith, Song and Thakurta
 2020), for whoever does not know the secret that the parties share. One party that hands it to the server opens the
 others' memberships, not their columns.
+
+Where we differ: a record has one level with all parties, so their sketches are priced as one release, and phantoms are
+records that all parties have, as many in each node of the grid (``learn.clusters.sketches``). With phantoms of each
+party's own, every sketch was private and all of them were not: of two parties at a stated epsilon of 1, a high level
+that both told gave away more than 9.
 """
 
 from __future__ import annotations
@@ -12,7 +17,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent, SelfComposedDpEvent
 from torch import Tensor
@@ -21,7 +25,7 @@ from coterie.errors import require
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
-from coterie.learn.clusters.sketches import cost, veil, veiled
+from coterie.learn.clusters.sketches import common, cost, phantom_levels, veil
 from coterie.privacy.accounting import as_gaussian, guarantee_of, noise_for
 from coterie.privacy.grid import NoiseGrid
 from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
@@ -30,6 +34,7 @@ from coterie.wire.messages import Contributions
 
 NO_GRID = "it tells no sketches of clusters; use it with WeightedGrid"
 NOTHING = "no noise was asked for, so nothing is hidden"
+FIRST = 0  # the party that writes down what all parties' sketches cost together
 HALF = 1 << 11  # steps from the middle of the range to its ends
 COUNTED = 0.5  # what a record adds to its count, as a part of the most that it adds to its sum
 BESIDE = 2  # requests that tell of no record's columns: widths at first, members at last
@@ -62,7 +67,8 @@ class PrivateGrid(Defence):
 
         def of(scale: float) -> PrivateGrid:
             steps = max(1, run.rounds - BESIDE)
-            return PrivateGrid(scale, min(1.0, math.sqrt(steps / run.numbers_a_record) / scale), low, high)
+            each = math.sqrt(run.clients * steps / run.numbers_a_record) / scale
+            return PrivateGrid(scale, min(1.0, each), low, high)
 
         return of(noise_for(epsilon, delta, lambda scale: of(scale).events(run), Neighbours.REPLACE))
 
@@ -71,18 +77,23 @@ class PrivateGrid(Defence):
         return ClientGuard() if self.noise_multiplier is None else GridClient(self, self.noise_multiplier)
 
     def fits(self, protocol: AnyProtocol) -> str:
-        return "" if getattr(protocol, "sketches", 0) else NO_GRID
+        if not getattr(protocol, "sketches", 0):
+            return NO_GRID
+        own, its = (self.low, self.high), (getattr(protocol, "low", None), getattr(protocol, "high", None))
+        if self.noise_multiplier is None or own == its:
+            return ""
+        return f"its noise is for columns in {own}, and the protocol's are in {its}: a record would change more"
 
     @property
     def of_a_sketch(self) -> float:
-        """As noise: what replacing a record costs in a sketch of a party's clusters. It leaves one set for another."""
+        """As noise: what replacing a record costs in one sketch of all parties. It leaves one node for another."""
         return as_gaussian(2 * cost(*veil(self.sketch_epsilon)))
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         if self.noise_multiplier is None:
             return ()
         sums = SelfComposedDpEvent(GaussianDpEvent(self.noise_multiplier), run.clients * (run.rounds - BESIDE))
-        told = SelfComposedDpEvent(GaussianDpEvent(self.of_a_sketch), run.clients * run.numbers_a_record)
+        told = SelfComposedDpEvent(GaussianDpEvent(self.of_a_sketch), run.numbers_a_record)
         return [sums, told]
 
     def guarantee(self, run: RunFacts) -> Guarantee:
@@ -119,11 +130,7 @@ class GridClient(ClientGuard):
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         parties, turn = sent.ids.tolist(), cohort.turn
         if "sketches" in sent.values:
-            leaf = sent.values["sketches"]
-            spent = Spend(f"{turn.kind}/sketches", self.defence.of_a_sketch)
-            turn.ledger.spend(spent, times=len(parties) * leaf.shape[-1])
-            rows = [self._veiled(row, cohort, party) for row, party in zip(leaf, parties, strict=True)]
-            return replace(sent, values={"sketches": torch.stack(rows)})
+            return self._veiled(sent, cohort)
         if "sums" not in sent.values:
             return sent
         turn.ledger.spend(Spend(f"{turn.kind}/sums", self.multiplier), times=len(parties))
@@ -136,10 +143,15 @@ class GridClient(ClientGuard):
         sums, counts = (torch.stack(part) for part in zip(*rows_of_both, strict=True))
         return replace(sent, values={"sums": sums, "counts": counts})
 
-    def _veiled(self, row: Tensor, cohort: Cohort, party: int) -> Tensor:
+    def _veiled(self, sent: Contributions, cohort: Cohort) -> Contributions:
+        turn, leaf, centres = cohort.turn, sent.values["sketches"], cohort.given["centres"]
         phantoms, floor = veil(self.defence.sketch_epsilon)
-        own = cohort.turn.secrets(party, "phantoms")
-        return torch.from_numpy(veiled(row.numpy().astype(np.int16), phantoms, floor, own)).to(row.dtype)
+        secret = common(turn.roots.secrets, centres.numpy()).child("phantoms")
+        everybody = phantom_levels(centres.shape[1], leaf.shape[-2], leaf.shape[-1], phantoms, secret)
+        added = torch.from_numpy(everybody[sent.ids.numpy()]).to(leaf.dtype).clamp_min(floor)
+        if FIRST in sent.ids.tolist():
+            turn.ledger.spend(Spend(f"{turn.kind}/sketches", self.defence.of_a_sketch), times=leaf.shape[-1])
+        return replace(sent, values={"sketches": leaf.maximum(added.view_as(leaf))})
 
     def _noised(self, sums: Tensor, counts: Tensor, width: int, cohort: Cohort, party: int) -> tuple[Tensor, Tensor]:
         """One vector: sums in steps, and counts so weighted that they take their part of its norm."""

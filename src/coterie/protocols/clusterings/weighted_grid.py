@@ -32,7 +32,7 @@ from coterie.flow.protocol import Protocol, Running, Server
 from coterie.learn.clusters.columns import Labelled
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.learn.clusters.lloyd import nearest
-from coterie.learn.clusters.sketches import size, sketched
+from coterie.learn.clusters.sketches import common, size, sketched
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import DELTA, RunFacts
@@ -94,7 +94,7 @@ class WeightedGrid(Protocol[GridState]):
         return (self.low + self.high) / 2
 
     def facts(self, federation: AnyFederation, delta: float = DELTA) -> RunFacts:
-        """A record is in ``sketches`` sketches of each party."""
+        """A record is in ``sketches`` sketches of each party, which have its level in common: they are one release."""
         if not isinstance(federation, VerticalFederation):
             raise InvalidInput(BY_ROWS)
         return replace(self.run_of(federation.clients, delta), columns=tuple(map(len, federation.columns)))
@@ -170,7 +170,7 @@ class WeightedGrid(Protocol[GridState]):
         choices = torch.cartesian_prod(*[torch.arange(self.local)] * len(told)).view(-1, len(told)).tolist()
         others = [[np.delete(own, choice, 0).max(0) for choice in range(self.local)] for own in told]
         everything = size(told.max((0, 1)), floor)  # all records, and all phantoms: what those are is read off it
-        phantoms = max(0.0, everything - records) * (self.local - 1) / self.local
+        phantoms = max(0.0, everything - records) * (1 - 1 / len(choices))  # as many in each node
         unions = [size(np.max([others[p][c] for p, c in enumerate(node)], 0), floor) for node in choices]
         found = torch.tensor([records + phantoms - union for union in unions]).clamp_min(0.0)
         return found * (records / found.sum().clamp_min(1e-9))
@@ -213,7 +213,7 @@ class WeightedGrid(Protocol[GridState]):
         mine = [every[party, :, : own.shape[1]] for party, own in zip(cohort.ids.tolist(), columns, strict=True)]
         labels = [nearest(own.float(), centres) for own, centres in zip(columns, mine, strict=True)]
         if kind == MEMBERS:
-            secret = cohort.turn.roots.secrets.child("shared by the parties", "levels")
+            secret = common(cohort.turn.roots.secrets, models["centres"].numpy()).child("levels")
             found = [sketched(label.numpy(), self.local, self.sketches, secret) for label in labels]
             return contribution(cohort, {"sketches": torch.from_numpy(np.stack(found)).float()})
         sums = torch.zeros(len(cohort), self.local, every.shape[2], dtype=torch.float64)
