@@ -18,7 +18,7 @@ from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.defences.noisy_sums.distributed import DistributedNoise, SummedOnly
 from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import CLIENT_SHARES, RECORD_SHARES, RISE, NoisySums, plan_noise
-from coterie.defences.secure_sums import PairwiseMasks
+from coterie.defences.secure_sums import PairwiseMasks, RoundLeftOut
 from coterie.errors import InvalidInput, NotPermitted
 from coterie.flow.ask import Ask, Replies, Sums
 from coterie.flow.cohort import Cohort
@@ -253,10 +253,36 @@ def test_a_client_that_drops_out_takes_noise_with_it() -> None:
         play(LLOYD, blobs(), None, defence=defence)
 
 
+@pytest.mark.parametrize("masks", [None, PairwiseMasks()])
+def test_one_who_drops_out_is_not_made_up_for_by_those_who_collude(masks: PairwiseMasks | None) -> None:
+    """Of four, one left and each of the others knew a third of what was: epsilon 1.23 for a participant, 1 stated."""
+
+    def lost(_: object) -> set[int]:
+        return {3}
+
+    federation, facts = blobs((12,) * 4), LLOYD.facts(blobs((12,) * 4), DELTA)
+    usual, planned = (
+        DistributedNoise.within(1.0, DELTA, LLOYD.releases(), Level.RECORD, clients=4, masks=masks, dropouts=dropouts)
+        for dropouts in (0, 1)
+    )
+    said = {one.whom: one.epsilon for one in usual.guarantee(facts).against}
+    left = usual.epsilon(DELTA, Neighbours.ADD_OR_REMOVE, shares=2)  # of three who answer, one knows its own
+    assert left > 1.2 * said[Whom.PARTICIPANT]
+    with pytest.raises((InvalidInput, RoundLeftOut), match=r"noise is missing|too few masked answers"):
+        play(LLOYD, federation, None, defence=usual, lost=lost)
+    play(LLOYD, federation, None, defence=planned, lost=lost)
+    assert (planned.least, planned.shares) == (3, 2)
+    told = {one.whom: one.epsilon for one in planned.guarantee(facts).against}
+    assert told[Whom.PARTICIPANT] == told[Whom.COALITION] == pytest.approx(planned.guarantee(facts).epsilon)
+    assert told[Whom.PUBLIC] == pytest.approx(planned.epsilon(DELTA, Neighbours.ADD_OR_REMOVE, shares=3))
+
+
 BAD = [
     (lambda: CentralNoise({"lloyd 1/sums": -1.0}), r"noise\['lloyd 1/sums'\]=-1.0 must be"),
     (lambda: LocalNoise({"lloyd 1/sums": math.inf}), "must be a finite number"),
     (lambda: DistributedNoise({}, clients=0), "clients=0 must be at least 1"),
+    (lambda: DistributedNoise({}, clients=3, dropouts=3), "dropouts=3 must be at least 0 and fewer than the other 3"),
+    (lambda: DistributedNoise({}, clients=3, colluders=1, dropouts=2), "fewer than the other 2"),
     (lambda: DistributedNoise({}, clients=3, colluders=3), "colluders=3 must be .* fewer than the 3 clients"),
     (lambda: plan_noise((), 1.0, DELTA, RECORD_SHARES), r"releases=\(\) must be at least one"),
     (lambda: plan_noise(("x/y",), 1.0, DELTA, RECORD_SHARES), "shares have no part for 'x/y'"),

@@ -45,7 +45,8 @@ def test_shared_noise_under_signed_masks_is_paid_for_by_the_client_itself(tmp_pa
     promised = len(outcome.plan.protocol.releases())
     assert releases(on_disk(place, 0, 5.0)) == promised
     assert (place.home(0) / "home" / "models.npz").exists()
-    refusing, log = direction(place, 'name = "again"\n' + NOISY + DEPLOY, Hand(clients))
+    text = 'name = "again"\n' + NOISY.replace("signed = true", "signed = true\ndropouts = 1") + DEPLOY
+    refusing, log = direction(place, text, Hand(clients))
     refusing.run()  # one may be missing: the others' shares of noise are planned to be enough
     assert [facts["client"] for facts in log.of("declined")] == [0]
     assert "would be spent in all" in log.of("declined")[0]["why"]

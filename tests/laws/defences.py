@@ -61,13 +61,13 @@ DEFENCES = {
     "central noise": Shield(lambda on: CentralNoise(LITTLE(on)), lambda on: CentralNoise(NONE(on))),
     "local noise": Shield(lambda on: LocalNoise(LITTLE(on)), lambda on: LocalNoise(NONE(on))),
     "distributed noise": Shield(
-        lambda on: DistributedNoise(LITTLE(on), clients=8, colluders=1),
-        lambda on: DistributedNoise(NONE(on), clients=8, colluders=1),
+        lambda on: DistributedNoise(LITTLE(on), clients=8, colluders=0, dropouts=1),
+        lambda on: DistributedNoise(NONE(on), clients=8, colluders=0, dropouts=1),
         to_the_grid=True,
     ),
     "distributed noise, masks": Shield(
-        lambda on: DistributedNoise(LITTLE(on), clients=8, colluders=1, masks=PairwiseMasks()),
-        lambda on: DistributedNoise(NONE(on), clients=8, colluders=1, masks=PairwiseMasks()),
+        lambda on: DistributedNoise(LITTLE(on), clients=8, colluders=0, dropouts=1, masks=PairwiseMasks()),
+        lambda on: DistributedNoise(NONE(on), clients=8, colluders=0, dropouts=1, masks=PairwiseMasks()),
         to_the_grid=True,
     ),
     "randomised response": Shield(

@@ -29,8 +29,8 @@ def silent(protocol: Any) -> list[NoisySums]:
     return [
         CentralNoise(none),
         LocalNoise(none),
-        DistributedNoise(none, clients=8, colluders=1),
-        DistributedNoise(none, clients=8, colluders=1, masks=PairwiseMasks()),
+        DistributedNoise(none, clients=8, colluders=0, dropouts=1),
+        DistributedNoise(none, clients=8, colluders=0, dropouts=1, masks=PairwiseMasks()),
     ]
 
 

@@ -274,25 +274,27 @@ def noisy_sums(
     epsilon: float = 1.0,
     added_by: Place = "server",
     colluders: int | None = None,
+    dropouts: int = 0,
     masks: bool = False,
     signed: bool = False,
 ) -> NoisySums:
     """Noise for each sum that the protocol releases, which together cost ``epsilon``; who adds it must be trusted.
 
-    ``colluders``, ``masks`` and whether these are ``signed`` are for noise that clients share. Where a protocol bounds
-    nothing there is nothing to plan: the defence then says that it does not fit.
+    ``colluders``, ``dropouts``, ``masks`` and whether these are ``signed`` are for noise that clients share. Where a
+    protocol bounds nothing there is nothing to plan: the defence then says that it does not fit.
     """
     kind: type[NoisySums] = {"server": CentralNoise, "shared": DistributedNoise, "client": LocalNoise}[added_by]
     settings: dict[str, Any] = {}
     if kind is DistributedNoise:
-        clients = of.clients if of is not None and of.clients is not None else (colluders or 0) + 1
+        clients = of.clients if of is not None and of.clients is not None else (colluders or 0) + dropouts + 1
         settings = {
             "clients": clients,
             "colluders": colluders,
+            "dropouts": dropouts,
             "masks": PairwiseMasks(signed=signed) if masks else None,
         }
     else:
-        shared = {"colluders": colluders, "masks": masks, "signed": signed}
+        shared = {"colluders": colluders, "dropouts": dropouts, "masks": masks, "signed": signed}
         require(not any(shared.values()), f"added_by={added_by!r} with", shared, "is for added_by = 'shared' alone")
     if of is None or not isinstance(of.protocol, Clusterer) or not of.protocol.level or not of.protocol.releases():
         return kind({}, **settings)

@@ -48,10 +48,12 @@ WHOLE = Grid(bits=0)
 class DistributedNoise(NoisySums):
     """Each of ``clients`` adds its share of the noise.
 
-    ``colluders`` clients may tell the server their shares, or drop out; those of the others then add up to the whole
-    deviation. If more are missing, so is noise, and the run ends with an error before the sum is used. One at least is
-    planned for if nothing is said, for every participant knows its own share (of three clients who plan for none, one
-    learns as much as epsilon = 1.245 allows where 1 is stated).
+    ``colluders`` clients may tell the server their shares, and ``dropouts`` others may stop answering: the shares of
+    those who are left still add up to the whole deviation. One who colludes may not stand in for one who dropped out
+    (of three clients with one of either, each of the two who are left would know half of the noise). If more drop out,
+    the run ends with an error before the sum is used. One colluder at least is planned for if nothing is said, for
+    every participant knows its own share (of three clients who plan for none, one learns as much as epsilon = 1.245
+    allows where 1 is stated).
     With ``masks`` the sums are opened by Bonawitz's protocol among all clients (``secure_sum``), whose work grows with
     the square of their number. Without, a stand-in behaves as that protocol does towards the server: it holds sealed
     messages, and nothing opens but the sum over all clients.
@@ -60,6 +62,7 @@ class DistributedNoise(NoisySums):
     clients: int = 1
     colluders: int | None = None  # None: one, or none if there is only one client
     masks: PairwiseMasks | None = None
+    dropouts: int = 0
 
     trust: ClassVar[Trust] = Trust.DISTRIBUTED_NOISE
 
@@ -72,26 +75,35 @@ class DistributedNoise(NoisySums):
             self.colluders,
             f"must be at least 0 and fewer than the {self.clients} clients",
         )
+        left = self.clients - (self.colluders or 0)
+        require(
+            0 <= self.dropouts < left, "dropouts", self.dropouts, f"must be at least 0 and fewer than the other {left}"
+        )
+
+    @property
+    def least(self) -> int:
+        """How many answer for certain."""
+        return self.clients - self.dropouts
 
     @property
     def shares(self) -> int:
-        return self.clients - (min(1, self.clients - 1) if self.colluders is None else self.colluders)
+        return self.least - (min(1, self.least - 1) if self.colluders is None else self.colluders)
 
     def against(self, delta: float, neighbours: Neighbours) -> Iterator[Against]:
-        """Nobody but a participant knows a share; the server sees the sum alone. If nobody drops out, that is."""
-        colluders = self.clients - self.shares
+        """Nobody but a participant knows a share; the server sees the sum alone."""
+        colluders = self.least - self.shares
         for whom, known in ((Whom.PUBLIC, 0), (Whom.PARTICIPANT, 1), (Whom.SERVER, 0), (Whom.COALITION, colluders)):
-            if known < self.clients and not (whom is Whom.COALITION and known == 0):
+            if known < self.least and not (whom is Whom.COALITION and known == 0):
                 number = known if whom is Whom.COALITION else 0
-                yield Against(whom, self.epsilon(delta, neighbours, self.clients - known), number)
+                yield Against(whom, self.epsilon(delta, neighbours, self.least - known), number)
 
     @property
     def client(self) -> ClientGuard:
-        return SharingClient(self.noise, self.clients, self.shares, self._whole_masks)
+        return SharingClient(self.noise, self.clients, self.least, self.shares, self._whole_masks)
 
     @property
     def server(self) -> ServerGuard:
-        return SummingServer(self.noise, self.clients, self.shares, self._whole_masks)
+        return SummingServer(self.noise, self.clients, self.least, self.shares, self._whole_masks)
 
     @property
     def _whole_masks(self) -> PairwiseMasks | None:
@@ -106,6 +118,7 @@ class DistributedNoise(NoisySums):
 class SharingClient(ClientGuard):
     noise: Mapping[str, float]
     clients: int
+    least: int
     shares: int
     masks: PairwiseMasks | None
 
@@ -124,7 +137,7 @@ class SharingClient(ClientGuard):
             return advertise(sent, flat, sent.membership, shapes_of(noisy), cohort, self.masks)
         shapes = shapes_of(noisy)
         ids = tuple(sent.ids.tolist())
-        return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, flat[:, 0], shapes, self.clients, self.shares)})
+        return replace(sent, values={}, sealed={SEALED: SummedOnly(ids, flat[:, 0], shapes, self.clients, self.least)})
 
     def _noisy(self, sent: Contributions, turn: Turn) -> Params:
         """Each client's leaves with its share of the noise, in steps of the noise."""
@@ -141,13 +154,14 @@ class SharingClient(ClientGuard):
     def follow_up(self, asked: Down, cohort: Cohort) -> Contributions:
         if self.masks is None:
             return super().follow_up(asked, cohort)
-        return follow_up(asked, cohort, replace(self.masks, least=self.shares))
+        return follow_up(asked, cohort, replace(self.masks, least=self.least))
 
 
 @dataclass(frozen=True)
 class SummingServer(ServerGuard):
     noise: Mapping[str, float]
     clients: int
+    least: int
     shares: int
     masks: PairwiseMasks | None
 
@@ -157,7 +171,7 @@ class SummingServer(ServerGuard):
     def collect(self, ask: Ask[State], turn: Turn) -> Collecting[State]:
         if self.masks is None:
             return self._opened(Sums.over((yield ask)), turn)
-        opened = yield from secure_sums(ask, turn, replace(self.masks, least=self.shares))
+        opened = yield from secure_sums(ask, turn, replace(self.masks, least=self.least))
         if opened is None:
             return Sums.nothing()
         self._require_noise(int(opened.counts[0]), turn)
@@ -178,10 +192,10 @@ class SummingServer(ServerGuard):
 
     def _require_noise(self, count: int, turn: Turn) -> None:
         require(
-            self.shares <= count <= self.clients,
+            self.least <= count <= self.clients,
             f"sealed answers in round {turn.round}",
             count,
-            f"must be {self.shares} to {self.clients}, or noise is missing; plan for those who are sure to answer",
+            f"must be {self.least} to {self.clients}, or noise is missing; plan for those who may drop out (dropouts)",
         )
 
     def _known(self, sums: Sums, turn: Turn) -> Sums:
