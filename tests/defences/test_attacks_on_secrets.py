@@ -76,6 +76,15 @@ def test_answers_at_random_under_one_key_are_drawn_anew() -> None:
     assert np.array_equal(first, channel.draw(levels, secret()))
 
 
+def test_two_channels_under_one_key_rule_nothing_out_together() -> None:
+    """With the same bits, input 0 got answer 1 of the truer channel only where it got 1 of the other one, too."""
+    levels = np.zeros(4000, dtype=np.int64)
+    true, truer = (generalised(epsilon, 2) for epsilon in (0.5, 1.0))
+    assert not np.any((true.draw(levels, Secrets(KEY, True)) == 0) & (truer.draw(levels, Secrets(KEY, True)) == 1))
+    both = (true.draw(levels, secret()) == 0) & (truer.draw(levels, secret()) == 1)
+    assert np.mean(both) == pytest.approx(0.622 * 0.269, abs=0.03)  # five deviations
+
+
 def test_levels_and_phantoms_under_one_key_are_drawn_anew() -> None:
     """They hang on the centres, which are noisy: of other data they are others."""
     centres = np.full((2, 3, 2), 0.5, dtype=np.float32)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 from tests.laws.members import by_columns
-from tests.ring import play
+from tests.ring import Play, play
 
 from coterie.attacks.distance_geometry import CURIOUS_SERVER
 from coterie.data.federation import Examples, VerticalFederation
@@ -34,6 +34,7 @@ from coterie.deploy.own_data import facts_of
 from coterie.deploy.plan import Plan
 from coterie.errors import BudgetSpent, InvalidInput
 from coterie.flow.guard import Defence
+from coterie.flow.stack import Stack
 from coterie.learn.clusters.columns import squared_differences
 from coterie.privacy.accounting import epsilon_of, pure_events
 from coterie.privacy.guarantee import Neighbours
@@ -264,6 +265,22 @@ def sent_to_server(protocol: VerticalKMeans, defence: Defence, x: torch.Tensor) 
     return torch.cat([one.view(len(x), -1) for one in sent], 1)
 
 
+def both_released(done: Play, party: int) -> list[torch.Tensor]:
+    """What the party has told, by the guard that told it."""
+    return [kept for name, kept in done.ring.memory[party].items() if name.startswith(RELEASED)]
+
+
+def released(done: Play, party: int) -> torch.Tensor:
+    (only,) = both_released(done, party)
+    return only
+
+
+def columns_on(levels: int) -> torch.Tensor:
+    """All parties' columns between -6 and 6 on so many levels, as answers stand for them."""
+    plain = torch.cat([by_columns().part(party) for party in range(3)], 1)
+    return told(plain, -6.0, 6.0, discretised(levels), Secrets.seeded(0)).float()
+
+
 class TestOnTheRing:
     def test_the_server_is_sent_levels_alone(self) -> None:
         server = ThreatModel("server", server=True)
@@ -298,13 +315,30 @@ class TestOnTheRing:
             for steps in (1, 9)
         )
         for party in range(3):
-            assert torch.equal(short.ring.memory[party][RELEASED], long.ring.memory[party][RELEASED])
-            assert not torch.equal(long.ring.memory[party][RELEASED], by_columns().part(party))
+            assert torch.equal(released(short, party), released(long, party))
+            assert not torch.equal(released(long, party), by_columns().part(party))
         for done in (short, long):
             assert done.ring.ledger.epsilon(0.0, Neighbours.REPLACE) == pytest.approx(0.5 * 7)
         said = defence.guarantee(PROTOCOL.facts(by_columns()))
         assert said.epsilon == pytest.approx(0.5 * 7)
         assert said.proven
+
+    @pytest.mark.parametrize("order", [(8.0, 0.5), (0.5, 8.0)])
+    def test_of_two_the_second_tells_what_the_first_has_told(self, order: tuple[float, float]) -> None:
+        """The second once took what the first had told for its own, so that a claim of the least held for neither."""
+        members = [PerturbOnce(generalised(epsilon, 4), -6.0, 6.0) for epsilon in order]
+        stack = Stack(*members)
+        done = play(PROTOCOL, by_columns(), None, defence=stack)
+        said = stack.guarantee(PROTOCOL.facts(by_columns()))
+        assert said is not None
+        assert said.epsilon == pytest.approx(0.5 * 7)
+        assert done.ring.ledger.epsilon(0.0, Neighbours.REPLACE) == pytest.approx(8.5 * 7)  # both are written down
+        first, second = (
+            torch.cat(part, 1) for part in zip(*(both_released(done, party) for party in range(3)), strict=True)
+        )
+        kept = [float((one == other).double().mean()) for one, other in ((columns_on(4), first), (first, second))]
+        for share, epsilon in zip(kept, order, strict=True):
+            assert share == pytest.approx(math.exp(epsilon) / (math.exp(epsilon) + 3), abs=0.1)
 
     def test_perturb_once_computes_from_what_was_told_and_nothing_else(self) -> None:
         """The same run on the released columns, undefended, has the same labels and centres."""
@@ -314,9 +348,8 @@ class TestOnTheRing:
         done = play(PROTOCOL, federation, None, defence=defence)
         x = federation.examples.x.clone()
         for party, own in enumerate(federation.columns):
-            x[:, own] = done.ring.memory[party][RELEASED]
-        released = replace(federation, examples=replace(federation.examples, x=x))
-        bare = play(PROTOCOL, released, None)
+            x[:, own] = released(done, party)
+        bare = play(PROTOCOL, replace(federation, examples=replace(federation.examples, x=x)), None)
         assert torch.equal(bare.state.labels, done.state.labels)
         for party in range(3):
             assert torch.equal(bare.ring.memory[party][CENTRES], done.ring.memory[party][CENTRES])

@@ -73,6 +73,10 @@ class PrivateGrid(Defence):
         return of(noise_for(epsilon, delta, lambda scale: of(scale).events(run), Neighbours.REPLACE))
 
     @property
+    def presumes(self) -> bool:
+        return True
+
+    @property
     def client(self) -> ClientGuard:
         return ClientGuard() if self.noise_multiplier is None else GridClient(self, self.noise_multiplier)
 

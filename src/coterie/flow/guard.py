@@ -172,7 +172,7 @@ class Defence:
 
     @property
     def presumes(self) -> bool:
-        """Whether what it proves rests on bounds that the protocol's answers keep: no other noise may come first."""
+        """Whether what it proves rests on bounds that the protocol's answers keep: nobody may change them before it."""
         return False
 
     @property

@@ -204,7 +204,8 @@ class Stack(Defence):
         """The strongest that is proven, or else what the first of them says.
 
         What is proven of a member alone holds beside those that go by what they are handed: before it, that is its
-        data, and after it, what it has released. One that goes by raw data besides leaves nothing of it.
+        data, and after it, what it has released. One that goes by raw data besides leaves nothing of it, and neither
+        does one that comes between a bound and the noise that is scaled to it.
         """
         said = [(place, found) for place, one in enumerate(self.members) if (found := one.guarantee(run)) is not None]
         proven = [(place, found) for place, found in said if found.proven]
@@ -225,7 +226,9 @@ class Stack(Defence):
     def _undone(self, place: int, proven: Guarantee) -> list[str]:
         """Why what is proven of this member alone is not proven beside the others."""
         member, found = self.members[place], []
-        for other in (*self.members[:place], *self.members[place + 1 :]):
+        for at, other in enumerate(self.members):
+            if at == place:
+                continue
             name = type(other).__name__
             if why := other.client.reveals:
                 found.append(f"beside it {name} reveals {why}")
@@ -233,7 +236,29 @@ class Stack(Defence):
                 found.append(f"{name} acts on single answers before there is noise on their sum")
             if member.presumes and other.presumes:
                 found.append(f"{name} puts noise on the same sums, and only the first of two is given what is bounded")
+            elif not other.reads and _between(member, other, at < place, proven.trust):
+                found.append(f"{name} changes what its noise is scaled to, after it was bounded")
         return found
+
+
+def _between(member: Defence, other: Defence, earlier: bool, trust: Trust) -> bool:
+    """Whether another may change what a unit moves, after it was bounded and before there is noise on it.
+
+    The bound is the protocol's, or the member's own; the noise comes with the member's answers, or on the server's sums
+    of them. Those who seal or tag leave answers as they are.
+    """
+    on_the_server = trust is Trust.TRUSTED_AGGREGATOR
+    parts = [part for part in _members(other) if not (part.seals or part.tags)]
+    if (on_the_server or earlier) and (member.presumes or not earlier) and any(map(_sends, parts)):
+        return True
+    points = ["screen", "collect", "aggregate", *(["release"] if earlier else [])]
+    return on_the_server and any(
+        getattr(type(part.server), point) is not getattr(ServerGuard, point) for part in parts for point in points
+    )
+
+
+def _members(defence: Defence) -> list[Defence]:
+    return [part for one in defence.members for part in _members(one)] if isinstance(defence, Stack) else [defence]
 
 
 def _sends(member: Defence) -> bool:

@@ -6,6 +6,7 @@ last bit. No float passes from the value to its answer, so none can tell of it.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -54,6 +55,11 @@ class Channel:
         chances[np.arange(inputs), chances.argmax(1)] += left
         return Channel(name, chances, values, stated)
 
+    @cached_property
+    def mark(self) -> NDArray[np.uint8]:
+        """By which two channels are told apart."""
+        return np.frombuffer(hashlib.blake2b(self.chances.tobytes(), digest_size=16).digest(), dtype=np.uint8)
+
     @property
     def levels(self) -> int:
         return len(self.chances)
@@ -100,8 +106,11 @@ class Channel:
         return worst
 
     def draw(self, levels: NDArray[np.int64], secrets: Secrets) -> NDArray[np.int64]:
-        """The answers to these inputs (n,), each by 63 bits of its own. The node must serve for nothing else."""
-        return self._settled(levels, secrets.upon(levels).words(len(levels)) >> np.uint64(1))
+        """The answers to these inputs (n,), each by 63 bits of its own. The node must serve for nothing else.
+
+        The same bits for two channels would rule inputs out that either of them leaves open.
+        """
+        return self._settled(levels, secrets.upon(levels, self.mark).words(len(levels)) >> np.uint64(1))
 
     def draw_once(self, levels: NDArray[np.int64], secrets: Secrets) -> NDArray[np.int64]:
         """As ``draw``, but the same place with the same input always gets the same answer: each level has a stream."""

@@ -158,6 +158,10 @@ class RespondingClient(ClientGuard):
     bound: float | None
     memoised: bool
 
+    @property
+    def reveals(self) -> str:
+        return ""
+
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         values = {name: self._answered(name, leaf, sent.ids.tolist(), cohort) for name, leaf in sent.values.items()}
         return replace(sent, values=values)
@@ -190,11 +194,20 @@ class TellingOnce(ClientGuard):
     high: float
     marked: tuple[tuple[int, ...], ...] | None
 
+    @property
+    def reveals(self) -> str:
+        return ""
+
+    @property
+    def _kept(self) -> str:
+        """Under which name: of two such guards the second tells what it is handed, and not what the first has told."""
+        return f"{RELEASED}/{self.channel.mark.tobytes().hex()} {(self.low, self.high, self.marked)}"
+
     def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
         for party, own, memory in zip(cohort.ids.tolist(), cohort.columns, cohort.memory, strict=True):
-            if RELEASED not in memory:
-                memory[RELEASED] = self._released(party, own, cohort)
-        return tuple(memory[RELEASED] for memory in cohort.memory)
+            if self._kept not in memory:
+                memory[self._kept] = self._released(party, own, cohort)
+        return tuple(memory[self._kept] for memory in cohort.memory)
 
     def _marked(self, party: int) -> list[int]:
         return list(self.marked[party]) if self.marked is not None and party < len(self.marked) else []
