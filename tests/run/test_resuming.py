@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +13,22 @@ from tests.ring import Halves, blobs
 
 from coterie.defences.dpsgd import DpSgd
 from coterie.errors import BudgetSpent, InvalidInput
+from coterie.flow.client import Answer
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
+from coterie.flow.simulate import Simulator
 from coterie.learn.models.dense import Dense
 from coterie.learn.sgd import Local
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import Neighbours
-from coterie.privacy.ledger import Ledger, Spend
+from coterie.privacy.ledger import EVERYBODY, Ledger, Spend
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.rng import Rng
 from coterie.run.folder import CHECKPOINT, MODELS, RunFolder
 from coterie.run.training import Outcome, train
 from coterie.wire.codec import encode
-from coterie.wire.messages import Contributions, Down
+from coterie.wire.messages import Contributions, Down, Up
 from coterie.wire.view import ThreatModel
 
 FEDERATION = blobs([12] * 6)
@@ -151,6 +155,37 @@ def test_no_way_to_run_again_wipes_what_was_spent(tmp_path: Path) -> None:
     (folder.path / CHECKPOINT).unlink()
     again(None)
     assert book.spent > once
+
+
+def test_a_round_that_is_repeated_with_other_settings_is_paid_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops while round 2 is under way. At another rate, each of its steps but the first has other gradients, and
+    what was told of them came on top of what the ledger knew."""
+    answers = Simulator.take
+
+    def run(lr: float, stops: bool) -> float:
+        def take(own: Simulator, asked: Down, answer: Answer) -> Iterator[Up]:
+            yield from answers(own, asked, answer)
+            if stops and asked.round == 2:
+                raise Stopped
+
+        monkeypatch.setattr(Simulator, "take", take)
+        protocol, defence = FedAvg(rounds=4, local=replace(LOCAL, poisson=True, lr=lr)), DpSgd(1.0, 3.0)
+        with pytest.raises(Stopped) if stops else nullcontext():
+            train(
+                protocol, FEDERATION, Dense((4, 3)), defence=defence, ledger=book, folder=RunFolder(folder), secret=True
+            )
+        return sum(times for client, _, times in book.rows if client in (0, EVERYBODY))
+
+    book, folder = Ledger(limit=50.0, delta=1e-5), tmp_path / "as it was begun"
+    folder.mkdir()
+    assert run(0.2, stops=True) == 3 * LOCAL.steps
+    assert run(0.2, stops=False) == 4 * LOCAL.steps  # the same releases again
+    book, folder = Ledger(limit=50.0, delta=1e-5), tmp_path / "otherwise"
+    folder.mkdir()
+    assert run(0.2, stops=True) == 3 * LOCAL.steps
+    assert run(0.1, stops=False) >= 5 * LOCAL.steps - 1
 
 
 @pytest.mark.parametrize("stops", [(0,), (3,), (2, 5)])

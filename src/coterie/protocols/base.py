@@ -193,7 +193,7 @@ def _scheduled(schedule: Schedule, rounds: int) -> list[tuple[Pool, ...]]:
     in_marked = sum(schedule.is_marked(round) for round in range(rounds))
     pools = (Pool(len(schedule.marked), in_marked), Pool(len(schedule.plain), rounds - in_marked))
     in_both = bool(torch.isin(schedule.marked, schedule.plain).any())
-    return [pools] if in_both else [(pool,) for pool in pools]
+    return [pools] if in_both else [(pool,) for pool in pools if pool.size]
 
 
 def _worst(exposures: list[tuple[Pool, ...]]) -> tuple[tuple[Pool, ...], ...]:

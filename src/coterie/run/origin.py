@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,6 +73,11 @@ def root_of(secrets: Secrets, federation: AnyFederation) -> str:
     """
     data = "" if isinstance(federation, LazyFederation) else _digest(federation)
     return secrets.child("data", data).fingerprint()
+
+
+def set_to(*settings: object) -> str:
+    """By which the objects of a run are known again. Where they are in memory says nothing of what they do."""
+    return digest([re.sub(r" at 0x[0-9a-f]+", "", repr(one)) for one in settings])
 
 
 def _digest(federation: Federation | VerticalFederation) -> str:

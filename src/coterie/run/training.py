@@ -36,7 +36,7 @@ from coterie.protocols.base import Trainer
 from coterie.protocols.starts import Start
 from coterie.run.fitting import require_fit
 from coterie.run.folder import SECRETS, Checkpoint, Measured, RunFolder
-from coterie.run.origin import root_of
+from coterie.run.origin import root_of, set_to
 from coterie.wire.tape import Tape
 from coterie.wire.traffic import Traffic
 from coterie.wire.view import ThreatModel, View
@@ -181,7 +181,8 @@ def train(
         if folder is not None and secret:
             roots = replace(roots, secrets=folder.secrets())
         root = "" if folder is None else root_of(roots.secrets, federation)
-        with _room(ledger, protocol, defence, federation, folder, root, roots.secrets.reproducible) as own:
+        name = "" if folder is None else f"{folder.path.absolute()} {root} {set_to(protocol, defence, model)}"
+        with _room(ledger, protocol, defence, federation, name, roots.secrets.reproducible) as own:
             ring = Ring(
                 protocol,
                 federation,
@@ -204,13 +205,13 @@ def _room(
     protocol: AnyProtocol,
     defence: Defence,
     federation: AnyFederation,
-    folder: RunFolder | None,
-    root: str,
+    name: str,
     simulated: bool,
 ) -> AbstractContextManager[Ledger]:
     """The ledger to write to: one that is the run's own, or such a one in the room that a larger one has for it.
 
-    A run is known by its folder, its secrets and its data: in the same folder, but with others, it is another run.
+    A run is known by its folder, its secrets, its data and its settings: in the same folder, but with others, it is
+    another run. It may repeat a round that was under way, and what it then releases is not what was.
     """
     if ledger is None:
         return nullcontext(Ledger())
@@ -219,7 +220,6 @@ def _room(
     assert run is not None
     claim = defence.guarantee(run)
     seeded = None if claim is None else replace(claim, simulated=simulated)
-    name = "" if folder is None else f"{folder.path.absolute()} {root}"
     return ledger.reserve(seeded, defence.events(run), name)
 
 
