@@ -138,6 +138,8 @@ def test_it_does_so_at_a_price_and_says_which() -> None:
     said = defence.guarantee(facts)
     assert said.proven
     assert 7.9 < said.epsilon <= 8.0 + 1e-6
+    assert "as long as no party hands it that secret" in str(said)
+    assert "another participant: nothing is hidden" in str(said)  # it knows levels and phantoms
     done = play(protocol, federation, None, defence=defence)
     assert misses(done.state.found) < 0.15
     spent = done.ring.ledger.epsilon(1e-6, said.neighbours)

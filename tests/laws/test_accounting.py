@@ -15,7 +15,7 @@ from coterie.data.federation import Federation
 from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
 from coterie.privacy.accounting import dpsgd_events, epsilon_of
-from coterie.privacy.guarantee import Neighbours, RunFacts
+from coterie.privacy.guarantee import Neighbours, RunFacts, Whom
 
 DELTA = 1e-5
 
@@ -89,6 +89,8 @@ def test_a_claim_is_finite_only_with_noise_and_bounds(shield: Shield, member: Me
         assert math.isfinite(said.epsilon)
         events = shield.active(protocol).events(run)
         assert said.epsilon == pytest.approx(epsilon_of(events, said.delta, said.neighbours))
+        least = {Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER}  # and it says of each of them what it may learn
+        assert least <= {one.whom for one in said.against}
 
 
 def test_a_release_without_noise_costs_infinity() -> None:

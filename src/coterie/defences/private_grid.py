@@ -14,7 +14,7 @@ that both told gave away more than 9.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,7 +28,7 @@ from coterie.flow.protocol import AnyProtocol
 from coterie.learn.clusters.sketches import common, cost, phantom_levels, veil
 from coterie.privacy.accounting import as_gaussian, guarantee_of, noise_for
 from coterie.privacy.grid import NoiseGrid
-from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
+from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
 from coterie.privacy.ledger import Spend
 from coterie.wire.messages import Contributions
 
@@ -102,10 +102,17 @@ class PrivateGrid(Defence):
 
     def guarantee(self, run: RunFacts) -> Guarantee:
         if self.noise_multiplier is None:
-            return Guarantee.none(NOTHING, Level.RECORD, Trust.NO_COLLUSION)
+            return Guarantee.none(NOTHING, Level.RECORD, Trust.COMMON_SECRET)
         ripple = MOST_ENTRIES * run.clients * run.rounds * _grid(self.noise_multiplier, 1).ripple
         events = self.events(run)
-        return guarantee_of(events, run.delta, Level.RECORD, Trust.NO_COLLUSION, 1.0, Neighbours.REPLACE, ripple)
+        found = guarantee_of(events, run.delta, Level.RECORD, Trust.COMMON_SECRET, 1.0, Neighbours.REPLACE, ripple)
+        return replace(found, against=tuple(self._against(found.epsilon)) if found.proven else ())
+
+    def _against(self, epsilon: float) -> Iterator[Against]:
+        """A party has the secret, and what comes out follows from sketches in which nothing is random to it."""
+        for whom in (Whom.PUBLIC, Whom.SERVER):
+            yield Against(whom, epsilon)
+        yield Against(Whom.PARTICIPANT, math.inf)
 
 
 def _grid(multiplier: float, width: int) -> NoiseGrid:

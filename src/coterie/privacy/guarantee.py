@@ -29,6 +29,7 @@ class Trust(Enum):
     TRUSTED_AGGREGATOR = "trusted aggregator: the server sees exact contributions and adds the noise"
     DISTRIBUTED_NOISE = "distributed noise under secure aggregation: the server sees only the noisy sum"
     NO_COLLUSION = "no collusion: the server sees only ciphertexts, as long as no client hands it the shared key"
+    COMMON_SECRET = "a common secret: the server sees noisy sums and sketches, as long as no party hands it that secret"
     SECURE_SUMS = "secure sums: the server sees sums over clusters and how many clients are in each, round by round"
     HIDDEN_SUMS = "hidden sums: the server sees no sum; with one client's key it sees sums over clusters and sizes"
     LOCAL_NOISE = "local noise: each client adds all the noise itself and trusts nobody"

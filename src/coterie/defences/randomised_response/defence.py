@@ -17,7 +17,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.privacy.accounting import guarantee_of, pure_events
-from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
+from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
 from coterie.privacy.ledger import Spend
 from coterie.rng import Secrets
 from coterie.wire.messages import Contributions
@@ -139,7 +139,9 @@ class PerturbOnce(Defence):
         if math.isinf(self.channel.epsilon):
             why = _rules_out(self.channel)
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, self.channel.stated)
-        return guarantee_of(self.events(run), 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
+        found = guarantee_of(self.events(run), 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
+        everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
+        return replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
 
     def _bare(self, run: RunFacts) -> int:
         """How many columns are told as they are. A mark of one party is worth nothing to another."""
