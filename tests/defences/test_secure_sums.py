@@ -30,6 +30,7 @@ from coterie.flow.turn import Roots
 from coterie.learn.models.dense import Dense
 from coterie.learn.params import flatten
 from coterie.learn.sgd import Local
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
 from coterie.protocols.ifca import Ifca
@@ -103,6 +104,22 @@ def test_what_it_claims(masks: PairwiseMasks, words: str) -> None:
     said = SecureSums(masks).guarantee(facts).why_not
     assert words in said
     assert "a sum to which one client alone adds is its answer" in said
+    assert "of two sums alike of which one lacks a client, because it dropped out, the difference is" in said
+
+
+def test_who_drops_out_of_sums_that_do_not_change_is_read() -> None:
+    """Lloyd's second step finds the same clusters as the first: whoever is missing there is all that changes."""
+    federation = blobs(groups=1)
+    x, y = federation.examples.x, federation.examples.y
+    protocol = FederatedLloyd(3, centres=torch.stack([x[y == kind].mean(0) for kind in range(3)]), steps=2)
+    done = play(
+        *(protocol, federation, None),
+        defence=SecureSums(),
+        lost=lambda asked: [2] if asked.kind == Kind("lloyd", 2) else [],
+    )
+    first, second = (done.state.released[f"lloyd {step}/counts"] for step in (1, 2))
+    held = y[federation.train[2]].bincount(minlength=3)
+    assert (first - second).flatten().tolist() == held.tolist()
 
 
 def test_what_a_drop_out_kept_for_the_round_is_gone_with_it() -> None:

@@ -104,6 +104,7 @@ class SecureSums(Defence):
             return Guarantee.none(why, Level.RECORD, Trust.SECURE_SUMS)
         why = (
             "answers are hidden in sums, not by noise, so there is no epsilon; a sum to which one client alone adds is "
-            f"its answer; but for that {bearing(self.masks, run.asked)}"
+            "its answer, and of two sums alike of which one lacks a client, because it dropped out, the difference is; "
+            f"but for these {bearing(self.masks, run.asked)}"
         )
         return Guarantee.none(why, Level.CLIENT, Trust.SECURE_SUMS)
