@@ -91,6 +91,10 @@ def test_a_claim_is_finite_only_with_noise_and_bounds(shield: Shield, member: Me
         assert said.epsilon == pytest.approx(epsilon_of(events, said.delta, said.neighbours))
         least = {Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER}  # and it says of each of them what it may learn
         assert least <= {one.whom for one in said.against}
+        beside = shield.active(protocol).guarantee(replace(run, reveals="its label"))
+        assert beside is not None
+        assert not beside.proven
+        assert "also reveals its label" in beside.why_not
 
 
 def test_a_release_without_noise_costs_infinity() -> None:

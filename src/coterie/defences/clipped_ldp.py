@@ -146,4 +146,5 @@ class ClippedLdp(Defence):
         trust = Trust.LOCAL_NOISE
         found = guarantee_of(events, run.delta, Level.CLIENT, trust, self.clip, Neighbours.REPLACE, ripple)
         everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
-        return replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
+        found = replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
+        return found.beside(run.reveals)

@@ -106,7 +106,8 @@ class PrivateGrid(Defence):
         ripple = MOST_ENTRIES * run.clients * run.rounds * _grid(self.noise_multiplier, 1).ripple
         events = self.events(run)
         found = guarantee_of(events, run.delta, Level.RECORD, Trust.COMMON_SECRET, 1.0, Neighbours.REPLACE, ripple)
-        return replace(found, against=tuple(self._against(found.epsilon)) if found.proven else ())
+        found = replace(found, against=tuple(self._against(found.epsilon)) if found.proven else ())
+        return found.beside(run.reveals)
 
     def _against(self, epsilon: float) -> Iterator[Against]:
         """A party has the secret, and what comes out follows from sketches in which nothing is random to it."""

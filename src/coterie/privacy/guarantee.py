@@ -125,6 +125,13 @@ class Guarantee:
         require(why_not != "", "why_not", why_not, "must say why there is no guarantee")
         return Guarantee(stated, 0.0, level, trust, proven=False, why_not=why_not)
 
+    def beside(self, reveals: str) -> Guarantee:
+        """The same, if a client's answers tell nothing of its raw data but what is noised."""
+        if not reveals or not self.proven:
+            return self
+        why = f"what is noised is ({self.epsilon:.4g}, {self.delta:.0e})-DP, but a client also reveals {reveals}"
+        return Guarantee.none(why, self.level, self.trust, stated=self.epsilon)
+
     @property
     def provisos(self) -> tuple[str, ...]:
         """What must be said beside a proven epsilon: what it leaves public, against whom it holds, what undoes it."""

@@ -141,7 +141,8 @@ class PerturbOnce(Defence):
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, self.channel.stated)
         found = guarantee_of(self.events(run), 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
         everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
-        return replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
+        found = replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
+        return found.beside(run.reveals)
 
     def _bare(self, run: RunFacts) -> int:
         """How many columns are told as they are. A mark of one party is worth nothing to another."""
