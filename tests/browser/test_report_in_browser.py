@@ -90,7 +90,8 @@ def emulate(page: Any, **features: str) -> None:
 
 def test_it_renders(page: Any) -> None:
     assert page.title == sample().title
-    assert page.find_element(By.CLASS_NAME, "headline").text == sample().headline
+    said = [page.find_element(By.CLASS_NAME, "headline"), *page.find_elements(By.CSS_SELECTOR, ".further li")]
+    assert " ".join(one.text for one in said) == sample().headline
     assert len(shown(page, "table.heat .cell")) == len(sample().findings)
     for chart in shown(page, "svg.chart"):
         assert chart.rect["width"] > 300

@@ -86,6 +86,31 @@ def test_a_line_breaks_at_missing_values() -> None:
     assert svg.count("<title>") == 4
 
 
+def test_there_is_no_half_round() -> None:
+    chart = Chart("t", "", "round", "accuracy", [Series("a", [0, 1], [0.2, 0.7])])
+    across = re.findall(r'text-anchor="middle">([^<]*)</text>', charts.line(chart, {}))
+    assert across == ["0", "1", "round", "accuracy"]
+
+
+def test_marks_of_a_long_line_do_not_hide_it() -> None:
+    chart = Chart("t", "", "x", "y", [Series("a", list(range(60)), [0.5] * 59 + [1.0])])
+    drawn = charts.line(chart, {})
+    assert drawn.count("mark c0") == 60
+    assert drawn.count("quiet") == 40
+
+
+def test_lines_on_one_another_are_named() -> None:
+    series = [Series(name, [0, 1, 2], y) for name, y in (("none", [0, 0.5, 1]), ("b", [0, 0.501, 1]), ("c", [0, 1, 1]))]
+    assert charts.covered(Chart("t", "", "x", "y", series)) == "undefended and b lie on one another."
+    assert charts.covered(Chart("t", "", "x", "y", series[1:])) == ""
+
+
+def test_chance_is_a_reference_and_takes_no_look() -> None:
+    chart = Chart("t", "", "x", "y", [Series("chance", [0, 1], [0, 1]), Series("attack", [0, 1], [1, 1])])
+    assert charts.looks_in(chart, {}) == [None, 0]
+    assert 'class="reference" d="M' in charts.line(chart, {})
+
+
 def test_bands_follow_the_interval_up_and_back() -> None:
     series = Series("a", [0, 1], [0.5, 0.5], low=[0.0, 0.0], high=[1.0, 1.0])
     svg = charts.line(Chart("t", "", "x", "y", [series]), {})
@@ -178,7 +203,7 @@ def test_heat_levels(leakage: float, level: int | None) -> None:
 
 def test_numbers_are_written_for_people() -> None:
     assert [number(x) for x in (0.12345, -0.5, 12.345, 12345.6, 0.00012, 0.0)] == [
-        "0.123", "−0.500", "12.3", "12,346", "1.2e−04", "0.000"]  # fmt: skip
+        "0.123", "−0.500", "12.3", "12,346", "0.0001", "0.000"]  # fmt: skip
     assert [number(math.nan), number(math.inf)] == ["not measured", "∞"]
     assert [seconds(x).replace("\u00a0", " ") for x in (0.42, 1.31, 200)] == ["420 ms", "1.3 s", "3 min 20 s"]
     assert [size(x).replace("\u00a0", " ") for x in (12, 31_400, 4.1e8, 2e13)] == [

@@ -81,7 +81,7 @@ def test_who_has_learnt_nothing_has_no_price() -> None:
     row = sample().as_configured[0]
     none = replace(row, gains={"a constant answer": Interval(0.01, -0.01, 0.03)})
     text = printed(replace(sample(), as_configured=[none]), width=250)
-    assert "learnt nothing: not above a constant answer" in text
+    assert "learnt nothing: no sure gain over a constant answer" in text
     assert "Undefended, it has learnt nothing that its clients would not have without it." in text
 
 

@@ -26,9 +26,7 @@ def sentences_of(result: AuditResult) -> list[str]:
 
 def brief_of(result: AuditResult) -> str:
     """The same for few lines: of many names the first, and what was left out is only counted."""
-    omitted = len(result.left_out) - len(broken(result))
-    parts = [*_launched(result, brief=True), *_rest(result, brief=True)]
-    return " ".join([*parts, *([f"{counted(omitted, 'thing')} {_was(omitted)} left out."] if omitted else [])])
+    return " ".join([*_launched(result, brief=True), *_rest(result, brief=True), *_omissions(result, brief=True)])
 
 
 def _rest(result: AuditResult, brief: bool = False) -> list[str]:
@@ -181,7 +179,7 @@ def _learnt(result: AuditResult) -> list[str]:
     return [f"{named[:1].upper()}{named[1:]}, it has learnt nothing that its clients would not have without it."]
 
 
-def _omissions(result: AuditResult) -> list[str]:
+def _omissions(result: AuditResult, brief: bool = False) -> list[str]:
     """What has no place here: counted, so that silence is not taken for safety."""
     places: dict[str, list[str]] = {}
     for one in result.left_out:
@@ -189,10 +187,11 @@ def _omissions(result: AuditResult) -> list[str]:
             places.setdefault(one.defence, []).append(one.family)
     count = sum(len(families) for families in places.values())
     said = "; ".join(f"{defence} in {', '.join(families)}" for defence, families in places.items())
-    parts = [f"{counted(count, 'combination')} {_was(count)} left out: {said}."] if count else []
+    parts = [f"{counted(count, 'combination')} {_was(count)} left out{'' if brief else f': {said}'}."] if count else []
     kinds = [one.family for one in result.left_out if not one.defence and not one.failed]
     if kinds:
-        parts.append(f"{counted(len(kinds), 'kind')} of attack {_was(len(kinds))} not run ({', '.join(kinds)}).")
+        named = "" if brief else f" ({', '.join(kinds)})"
+        parts.append(f"{counted(len(kinds), 'kind')} of attack {_was(len(kinds))} not run{named}.")
     return parts
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coterie.measure.findings import UNDEFENDED, Chart, Finding, Frontier, FrontierPoint, Series
 from coterie.measure.intervals import Interval
@@ -20,8 +20,11 @@ from coterie.report.values import defence_name, number, seconds, with_interval
 
 WIDTH, HEIGHT = 440, 290
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 14, 46
-MOST_MARKS = 60
-"""A line with more points than this shows its marks only under the pointer."""
+MOST_MARKS = 20
+"""A line with more points than this shows some of its marks, evenly, and the others only under the pointer."""
+CHANCE = "chance"
+"""A series of this name is where guessing lies, drawn as a reference."""
+CLOSE = 0.004  # of an axis: lines no further apart than this cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Frame:
     x_label: str
     y_label: str
     height: float = HEIGHT
+    whole: bool = False  # whether half of what is counted across, such as rounds, makes no sense
 
     @classmethod
     def around(
@@ -45,7 +49,8 @@ class Frame:
         return f"{self.x(x):.1f} {self.y(y):.1f}"
 
     def axes(self) -> Html:
-        ground, xs, ys = self.y.start, self.x.ticks(6), self.y.ticks()
+        ground, ys = self.y.start, self.y.ticks()
+        xs = [value for value in self.x.ticks(6) if not self.whole or value.is_integer()]
         parts = []
         for value, label in zip(ys, tick_labels(ys), strict=True):
             place = f"{self.y(value):.1f}"
@@ -110,8 +115,12 @@ def line(chart: Chart, slots: Slots) -> Html:
         chart.x_label,
         chart.y_label,
     )
-    looks = slots_in([one.name for one in chart.series], slots)
-    drawn = [_line(frame, one, slot, defence=one.name in slots) for one, slot in zip(chart.series, looks, strict=True)]
+    frame = replace(frame, whole=chart.x_label == "round")
+    looks = looks_in(chart, slots)
+    drawn = [
+        _chance(frame, one) if slot is None else _line(frame, one, slot, defence=one.name in slots)
+        for one, slot in zip(chart.series, looks, strict=True)
+    ]
     return frame.svg(describe(chart), _reference(frame, chart), *drawn)
 
 
@@ -127,13 +136,44 @@ def _line(frame: Frame, series: Series, slot: int, *, defence: bool) -> Html:
     if banded:
         parts += [_band(frame, series, [index for index, _, _ in run], slot) for run in runs]
     parts += [_path(frame, [(x, y) for _, x, y in run], slot) for run in runs]
-    for index, x, y in points:
+    every = math.ceil(len(points) / MOST_MARKS)
+    for place, (index, x, y) in enumerate(points):
         bounds = f" [{number(series.low[index])}, {number(series.high[index])}]" if banded else ""
         tip = (
             f"{defence_name(series.name)}\n{frame.x_label}: {number_or_whole(x)}\n{frame.y_label}: {number(y)}{bounds}"
         )
-        parts.append(mark(frame, x, y, slot, tip, radius=3, hidden=len(points) > MOST_MARKS))
+        parts.append(mark(frame, x, y, slot, tip, radius=3, hidden=place % every > 0))
     return _series(series.name, parts, defence=defence)
+
+
+def looks_in(chart: Chart, slots: Slots) -> list[int | None]:
+    """Of each series; none of what only says where guessing lies."""
+    names = [one.name for one in chart.series if one.name != CHANCE or chart.kind != "line"]
+    looks = dict(zip(names, slots_in(names, slots), strict=True))
+    return [looks.get(one.name) for one in chart.series]
+
+
+def covered(chart: Chart) -> str:
+    """Which lines lie on one another, so that only the last can be seen; empty if none do."""
+    values = [value for one in chart.series for value in one.y if math.isfinite(value)]
+    reach = CLOSE * (max(values) - min(values)) if values else 0.0
+    groups: list[list[Series]] = []
+    for one in chart.series:
+        alike = next((group for group in groups if _same(group[0], one, reach)), None)
+        groups.append([one]) if alike is None else alike.append(one)
+    said = [[defence_name(one.name) for one in group] for group in groups if len(group) > 1]
+    return " ".join(f"{', '.join(names[:-1])} and {names[-1]} lie on one another." for names in said)
+
+
+def _same(one: Series, other: Series, reach: float) -> bool:
+    near = all(abs(a - b) <= reach for a, b in zip(one.y, other.y, strict=False))
+    return list(one.x) == list(other.x) and len(one.y) == len(other.y) and near
+
+
+def _chance(frame: Frame, series: Series) -> Html:
+    points = [(x, y) for x, y in zip(series.x, series.y, strict=True) if math.isfinite(x) and math.isfinite(y)]
+    line = "M" + "L".join(frame.at(x, y) for x, y in points) if points else ""
+    return element("path", class_="reference", d=line)
 
 
 def _runs(points: Sequence[tuple[int, float, float]]) -> list[list[tuple[int, float, float]]]:

@@ -29,7 +29,7 @@ def decision(result: AuditResult) -> Html:
             [
                 join([capital(one.adversary), element("span", capital(family), class_="by"), _stress(one)]),
                 join([questions.get(family, ""), element("span", _answer(one), class_="by")]),
-                badge(KINDS[one.verdict], GLYPHS[one.verdict], told(one)),
+                _verdict(one),
                 *([_undefended(one, bare.get(family))] if defended else []),
             ],
         )
@@ -43,6 +43,14 @@ def decision(result: AuditResult) -> Html:
             element("ol", *[element("li", step) for step in steps], class_="steps"),
         ]
     )
+
+
+def _verdict(one: Finding) -> Html:
+    """Of what is undecided, below it, what would decide, or why no more of the same would."""
+    more = told(one).removeprefix(one.verdict.value).lstrip(": ")
+    more += " would decide" if more.startswith("≈") else ""
+    said = badge(KINDS[one.verdict], GLYPHS[one.verdict], one.verdict.value)
+    return join([said, element("span", more, class_="by") if more else None])
 
 
 def _answer(one: Finding) -> str:
@@ -109,5 +117,5 @@ def _remedy(result: AuditResult, family: str, launched: Finding) -> str:
     name, best = min(better.items(), key=lambda item: (item[1].verdict is not Verdict.BOUNDED, item[1].leakage))
     return (
         f"under {defence_name(name)} it is {best.verdict.value} ({best.attack} by {best.adversary}: {best.measure} "
-        f"{with_interval(best.interval)}, as wide as so many attacks deserve)"
+        f"{with_interval(best.interval)})"
     )

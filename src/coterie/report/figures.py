@@ -11,7 +11,7 @@ from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Finding, Fr
 from coterie.measure.roc import RATES
 from coterie.report import charts
 from coterie.report.charts import looks_of, number_or_whole
-from coterie.report.looks import Slots, reference_swatch, slots_in, slots_of, swatch
+from coterie.report.looks import Slots, reference_swatch, slots_of, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, measured, row, section, table
 from coterie.report.radar import radar
@@ -152,16 +152,18 @@ def drawn(found: Sequence[Chart | Gallery]) -> Html | None:
 
 def _plot(chart: Chart, slots: Slots) -> Html:
     names = [one.name for one in chart.series]
+    looks = charts.looks_in(chart, slots)
     legend = [
-        Entry(name, slot, filtered=name in slots) for name, slot in zip(names, slots_in(names, slots), strict=True)
+        Entry(name, slot, filtered=name in slots) for name, slot in zip(names, looks, strict=True) if slot is not None
     ]
+    reference = f"{chart.reference[0]}: {number(chart.reference[1])}" if chart.reference else None
     draw = {"scatter": charts.scatter, "radar": radar}.get(chart.kind, charts.line)
     return _figure(
         chart.title,
-        chart.caption,
+        f"{chart.caption} {charts.covered(chart) if chart.kind == 'line' else ''}".strip(),
         draw(chart, slots),
         legend,
-        f"{chart.reference[0]}: {number(chart.reference[1])}" if chart.reference else None,
+        reference or (charts.CHANCE if None in looks else None),
         _values(chart),
         data_family=chart.family or None,
         data_needs=".series",

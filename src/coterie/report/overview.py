@@ -40,8 +40,9 @@ def _glance(result: AuditResult, slots: Slots) -> Html:
     ]
     ends = element("div", *[element("span", name) for name in ("chance", "complete leak")], class_="ends")
     lead = (
-        "The strongest attack of each kind under each defence with its 95 % interval, from what chance gives to a "
-        "complete leak. In words is what decides, with intervals as wide as so many attacks deserve."
+        "The strongest attack of each kind under each defence, from what chance gives to a complete leak. A line is "
+        "its 95 % interval by itself. The words, and the table above, have the wider interval that allows for how "
+        "many attacks were tried; that one decides."
     )
     return join(
         [

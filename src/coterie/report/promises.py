@@ -18,6 +18,7 @@ from coterie.report.values import (
     power,
     seconds,
     size,
+    with_interval,
 )
 
 COSTS = ("Defence", "Utility", "Without the federation", "Against undefended", "Time", "Upload", "Peak memory")
@@ -33,9 +34,9 @@ def defences(result: AuditResult) -> Html:
     return section(
         "defences",
         "What the defences cost",
-        "Without the federation each client would have what stands beside. Who is not better than that has learnt "
-        "nothing, and what a defence takes from nothing is no price. Time is for a round, or a run where there are no "
-        "rounds; upload is for a client and round.",
+        "Beside each utility stands what clients would have without the federation. Where they are not known to gain "
+        "over that, the federation has learnt nothing, and no price of a defence is given. Time is for a round, or a "
+        "run where there are no rounds; upload is for a client and round.",
         grouped("Cost of each defence, by kind of attack", COSTS, groups)
         if groups
         else element("p", "No defence was measured."),
@@ -71,13 +72,18 @@ def _learnt_nothing(base: Defended, configured: Sequence[Defended]) -> bool:
 def _without(one: Defended, configured: Sequence[Defended]) -> Html:
     """What clients would have, and whether the federation is known to be better; once of what is the same run."""
     told = [
-        element("span", f"{name} {number(known.estimate)}{' (not beaten)' * (name in one.unbeaten)}", class_="by")
+        element("span", f"{name} {number(known.estimate)}{_gain(one, name)}", class_="by")
         for name, known in one.baselines.items()
     ]
     same = [run for run in configured if (run.defence, run.utility) == (one.defence, one.utility)]
     if one.learnt_nothing or (not one.gains and any(run.learnt_nothing for run in same)):
         told.insert(0, element("strong", "learnt nothing"))
     return join(told or ["–"])
+
+
+def _gain(one: Defended, name: str) -> str:
+    """Why a baseline counts as not beaten: what decides is the gain of each client, not where two averages lie."""
+    return f" (not beaten: gain, client by client, {with_interval(one.gains[name])})" if name in one.unbeaten else ""
 
 
 def _price(one: Defended, base: Defended | None, nothing: bool) -> str:

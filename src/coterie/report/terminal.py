@@ -103,7 +103,7 @@ def defence_lines(found: Sequence[Defended]) -> list[Text]:
 
 def _beside(one: Defended) -> Text:
     if one.learnt_nothing:
-        return _text(f"learnt nothing: not above {', '.join(one.unbeaten)}", "bold")
+        return _text(f"learnt nothing: no sure gain over {', '.join(one.unbeaten)}", "bold")
     known = ", ".join(f"{name} {number(known.estimate)}" for name, known in one.baselines.items())
     return _text(f"beside {known}" if known else "", "dim")
 

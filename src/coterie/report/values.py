@@ -33,9 +33,11 @@ def number(value: float) -> str:
         text = f"{value:.1f}"
     elif size >= 0.001 or size == 0:
         text = f"{value:.3f}"
+    elif size >= 1e-5:
+        text = f"{value:.{-math.floor(math.log10(size))}f}"
     else:
         text = f"{value:.1e}"
-    return text.replace("-", "−") if size < 0.001 and size else text.replace("-", "−", 1)
+    return text.replace("-", "−")
 
 
 def ends(interval: Interval) -> str:

@@ -23,7 +23,7 @@ from coterie.data.federation import Examples, Federation, Shards
 from coterie.errors import NotPermitted
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
-from coterie.measure.findings import Finding, Suspected
+from coterie.measure.findings import Finding, Suspected, counted
 from coterie.measure.intervals import Sample
 from coterie.measure.picture_quality import matched, ssim
 from coterie.protocols.base import AnyTrainer, Trainer
@@ -72,8 +72,9 @@ class Inversion(Family):
     def differs(self, subject: Subject) -> str:
         local = self.protocol(subject).local
         return (
-            f"one round, in which a client takes {local.steps} step(s) over {local.batch_size} picture(s), which are "
-            "all that it has; what is configured may mix so many that none can be told"
+            f"one round, in which a client takes {counted(local.steps, 'step')} over "
+            f"{counted(local.batch_size, 'picture')}, which are all that it has; what is configured may mix "
+            "so many that none can be told"
         )
 
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
@@ -115,7 +116,7 @@ class Inversion(Family):
         attack = attack_on(examples, recording.trainer, None, recording.subject, recording.model(view, examples))
         guess = attack.infer(view, Auxiliary(), Rng.seeded(seed))
         finding = replace(Finding.unscored(ATTACK, "SSIM", 0.0, CURIOUS_SERVER.knows), adversary=SERVER)
-        said = [(f"client {client}", f"{len(found)} picture(s)") for client, found in guess.of.items()]
+        said = [(f"client {client}", counted(len(found), "picture")) for client, found in guess.of.items()]
         evidence = Evidence.of_recording([finding], [Suspected(self.name, ATTACK, SERVER, "client", "rebuilt", said)])
         pictures = shown({REBUILT: [found[0] for found in guess.of.values()]}, *span(examples))
         return replace(evidence, pictures={PRIVATE: [], **pictures} if pictures else {})
