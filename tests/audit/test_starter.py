@@ -121,7 +121,7 @@ def test_a_column_that_says_who_holds_a_row_makes_the_clients(tmp_path: Path) ->
     assert asked.audit.property is not None
     assert asked.audit.property.tag != "clinic"
     asked.rehearse()
-    with pytest.raises(CoterieError, match=r"clients, a column of people.csv,='clinc' .*clinic"):
+    with pytest.raises(CoterieError, match=r"--clients: column of people.csv='clinc' .*clinic"):
         fitted(tmp_path / "people.csv", Wishes("income", "clinc"))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from coterie.audit.case import parse as parse_audit
 from coterie.commands.training import example
 from coterie.config.registry import TRAINERS, look_up, model_target
 from coterie.config.schema import Choice, Config, build_model, parse, read
@@ -30,6 +31,32 @@ def test_an_unknown_option_suggests_the_nearest() -> None:
     config = parse({"trainer": {"kind": "ifca", "cluster": 3}}, "x.toml")
     with pytest.raises(InvalidInput, match=r"trainer 'ifca' option 'cluster' is unknown; did you mean 'clusters'"):
         config.protocol(config.trainers[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"local": {"possion": True}}, r"'local\.possion' is unknown; did you mean 'poisson'"),
+        ({"local": {"schedule": {"shap": "cosine"}}}, r"'schedule\.shap' is unknown; did you mean 'shape'"),
+        ({"server_step": {"kind": "adam", "lrr": 0.1}}, r"'server_step\.lrr' is unknown; did you mean 'lr'"),
+    ],
+)
+def test_an_unknown_name_in_a_table_within_a_table_is_no_silence(options: dict[str, object], said: str) -> None:
+    config = parse({"trainer": {"kind": "fedavg", **options}}, "x.toml")
+    with pytest.raises(InvalidInput, match=said):
+        config.protocol(config.trainers[0])
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"seedz": 3}, r"'audit\.seedz' is unknown; did you mean 'seeds'"),
+        ({"canaries": {"cuont": 3}}, r"'audit\.canaries\.cuont' is unknown; did you mean 'count'"),
+    ],
+)
+def test_an_unknown_key_of_the_audit_suggests_the_nearest(table: dict[str, object], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        parse_audit({"audit": table}, "x.toml")
 
 
 def test_mingling_can_be_said_in_full() -> None:

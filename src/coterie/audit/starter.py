@@ -141,7 +141,7 @@ def _label(path: Path, frame: pd.DataFrame, wishes: Wishes, asked: Sequence[str]
         )
         chosen.append((f"learn {label!r}", f"{why}; --label COLUMN for another"))
         return label
-    require(label in frame.columns, f"label, a column of {path.name},", label, nearest(label, frame.columns))
+    require(label in frame.columns, f"--label: column of {path.name}", label, nearest(label, frame.columns))
     chosen.append((f"learn {label!r}", "as you said"))
     return label
 
@@ -196,7 +196,7 @@ def _clients(
 ) -> str | None:
     if wishes.clients is not None:
         name = wishes.clients
-        require(name in frame.columns, f"clients, a column of {path.name},", name, nearest(name, frame.columns))
+        require(name in frame.columns, f"--clients: column of {path.name}", name, nearest(name, frame.columns))
         values = frame[name].nunique()
         require(values >= 2, f"values of {name!r}", values, "must be at least 2, one a client")
         chosen.append((f"clients by {name!r}", f"as you said: {values} values, one a client"))
@@ -221,7 +221,7 @@ def _named_by(path: Path, asked: str | None, frame: pd.DataFrame) -> list[str]:
         return []
     name = re.split(r"[=>]", asked, maxsplit=1)[0].strip()
     require(bool(re.search(r"[=>]", asked)), "property", asked, "must be COLUMN=VALUE, or COLUMN>NUMBER")
-    require(name in frame.columns, f"property, a column of {path.name},", name, nearest(name, frame.columns))
+    require(name in frame.columns, f"--property: column of {path.name}", name, nearest(name, frame.columns))
     return [name]
 
 

@@ -265,7 +265,7 @@ def validate(cls: type[Table], values: Mapping[str, object], where: str) -> Tabl
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        raise InvalidInput(complaint(error, f"{where}:")) from error
+        raise InvalidInput(complaint(error, f"{where}:", cls)) from error
 
 
 def parse(values: Mapping[str, object], where: str) -> Config:

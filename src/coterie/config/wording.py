@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from pydantic import ValidationError
 
-from coterie.errors import InvalidInput
+from coterie.errors import InvalidInput, nearest
 
 ALTERNATIVE = re.compile(r"(Choice|str|int|float|bool|none|.*[\[(].*)")  # of a union, which no file names
 MUST = {
@@ -31,7 +31,7 @@ MUST = {
 }
 
 
-def complaint(error: ValidationError, where: str) -> str:
+def complaint(error: ValidationError, where: str, table: Any = None) -> str:
     """What is wrong, as ``where thing=value remedy``; of several things, what is farthest inside."""
     problem = max(error.errors(), key=lambda one: len(one["loc"]))
     kind, said = problem["type"], problem["msg"]
@@ -40,9 +40,19 @@ def complaint(error: ValidationError, where: str) -> str:
     if kind == "value_error":
         named = f"{where} {place}:" if place else where.removesuffix(" option").removesuffix(":") + ":"
         return f"{named} {said.removeprefix('Value error, ')}"
+    if kind == "extra_forbidden" and (known := _names(table, parts[:-1])):
+        return f"{where} {place!r} {nearest(parts[-1], known)}"
     must = MUST.get(kind, said.replace("Input should", "must", 1))
     value = "" if kind.startswith("missing") else f"={reprlib.repr(problem.get('input'))}"
     return f"{where} {place}{value} {must}"
+
+
+def _names(table: Any, path: Sequence[str]) -> list[str]:
+    """What the table at the end of this path of keys may say; nothing where that is not known."""
+    for part in path:
+        inner = _alternatives(_hints(table).get(part)) if table else ()
+        table = next((one for one in inner if inspect.isclass(one) and get_type_hints(one)), None)
+    return list(getattr(table, "model_fields", None) or getattr(table, "__dataclass_fields__", ()))
 
 
 def deeper_than(levels: int, value: object) -> bool:
@@ -51,7 +61,10 @@ def deeper_than(levels: int, value: object) -> bool:
 
 
 def refuse_flags(target: Any, values: Mapping[str, object], where: str) -> None:
-    """True and false are no numbers, and would pass as 1 and 0; nor is NaN: in a table, and in the tables within it."""
+    """True and false are no numbers, and would pass as 1 and 0; nor is NaN: in a table, and in the tables within it.
+
+    Nor may those hold a name that nothing reads: pydantic passes over what a dataclass does not have.
+    """
     hints = _hints(target)
     for name, value in values.items():
         alternatives = list(_alternatives(hints.get(name)))
@@ -61,6 +74,10 @@ def refuse_flags(target: Any, values: Mapping[str, object], where: str) -> None:
             raise InvalidInput(f"{where} {name}=nan is no number; say one")
         tables = [one for one in alternatives if inspect.isclass(one) and get_type_hints(one)]
         if isinstance(value, Mapping) and len(tables) == 1:
+            known = getattr(tables[0], "__dataclass_fields__", value)
+            for key in value:
+                if key not in known:
+                    raise InvalidInput(f"{where} '{name}.{key}' {nearest(key, known)}")
             refuse_flags(tables[0], value, f"{where} {name}")
 
 

@@ -273,7 +273,7 @@ def enrolled(home: Path) -> tuple[ServerKeys, list[ClientCard]]:
 def begun(home: Path, path: Path | None, runs: Path, resume: Path | None) -> tuple[Job, RunFolder]:
     """What is to run, and its folder: a new one for a file, or the one that is gone on with."""
     if (path is None) == (resume is None):
-        raise InvalidInput(f"file={path} and --resume={resume}: give one of the two")
+        raise InvalidInput("name the run's file, or with --resume the folder of a run to go on with: one of the two")
     if resume is not None:
         folder = RunFolder(resume)
         words = folder.record

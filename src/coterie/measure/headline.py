@@ -175,7 +175,8 @@ def _learnt(result: AuditResult) -> list[str]:
     nothing = [one.defence for one in result.as_configured if one.learnt_nothing]
     if not nothing:
         return []
-    named = ", ".join("undefended" if one == UNDEFENDED else f"under {one}" for one in nothing)
+    names = ["undefended" if one == UNDEFENDED else f"under {one}" for one in nothing]
+    named = " and ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
     return [f"{named[:1].upper()}{named[1:]}, it has learnt nothing that its clients would not have without it."]
 
 
