@@ -52,7 +52,8 @@ def _names(table: Any, path: Sequence[str]) -> list[str]:
     for part in path:
         inner = _alternatives(_hints(table).get(part)) if table else ()
         table = next((one for one in inner if inspect.isclass(one) and get_type_hints(one)), None)
-    return list(getattr(table, "model_fields", None) or getattr(table, "__dataclass_fields__", ()))
+    fields: Mapping[str, object] = getattr(table, "model_fields", None) or getattr(table, "__dataclass_fields__", {})
+    return list(fields)
 
 
 def deeper_than(levels: int, value: object) -> bool:
