@@ -101,7 +101,7 @@ def test_marks_of_a_long_line_do_not_hide_it() -> None:
 
 def test_lines_on_one_another_are_named() -> None:
     series = [Series(name, [0, 1, 2], y) for name, y in (("none", [0, 0.5, 1]), ("b", [0, 0.501, 1]), ("c", [0, 1, 1]))]
-    assert charts.covered(Chart("t", "", "x", "y", series)) == "undefended and b lie on one another."
+    assert charts.covered(Chart("t", "", "x", "y", series)) == "The lines of undefended and of b lie on one another."
     assert charts.covered(Chart("t", "", "x", "y", series[1:])) == ""
 
 

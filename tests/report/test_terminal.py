@@ -17,7 +17,7 @@ from coterie.measure.headline import brief_of, judged
 from coterie.measure.intervals import Interval, Sample
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
-from coterie.report.terminal import HEAT, LINES, picture, show
+from coterie.report.terminal import HEAT, LINES, leak_lines, picture, show
 from coterie.report.values import capital
 
 
@@ -120,3 +120,10 @@ def test_an_empty_audit_and_a_passing_gate() -> None:
         empty, checks=[Check(Limit("min_accuracy", 0.9, at_least=True), Interval(0.95, 0.93, 0.97), True, "enough")]
     )
     assert "Gate: passed" in printed(passing)
+
+
+def test_the_colour_of_a_verdict_ends_with_it() -> None:
+    """What stands beside it is read on the terminal's own ground."""
+    for line in leak_lines(sample())[1:]:
+        assert not line.style
+        assert line.spans[0].end == 14

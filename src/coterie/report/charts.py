@@ -162,7 +162,7 @@ def covered(chart: Chart) -> str:
         alike = next((group for group in groups if _same(group[0], one, reach)), None)
         groups.append([one]) if alike is None else alike.append(one)
     said = [[defence_name(one.name) for one in group] for group in groups if len(group) > 1]
-    return " ".join(f"{', '.join(names[:-1])} and {names[-1]} lie on one another." for names in said)
+    return " ".join(f"The lines of {' and of '.join(names)} lie on one another." for names in said)
 
 
 def _same(one: Series, other: Series, reach: float) -> bool:

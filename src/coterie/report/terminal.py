@@ -50,7 +50,7 @@ OUTCOMES = {Outcome.HOLDS: ("✓", "blue"), Outcome.NOT_REFUTED: ("○", ""), Ou
 
 def picture(result: AuditResult) -> str:
     """What ``show`` prints, as an SVG that asks nobody for a font."""
-    screen = Console(record=True, width=110, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    screen = Console(record=True, width=120, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     show(result, screen)
     drawn = screen.export_svg(title="coterie audit", unique_id="coterie")
     return re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", drawn, flags=re.DOTALL).replace("Fira Code", "monospace")
@@ -78,7 +78,7 @@ def leak_lines(result: AuditResult) -> list[Text]:
         style = HEAT[heat_level(one.leakage) or 0] if one.verdict is not Verdict.NOT_SCORED else "dim"
         told = _text(f" {'' if math.isnan(one.score) else f'{score}, '}{one.attack} by {one.adversary}", "dim")
         name = _text(f" {capital(family)}{' (stress)' if one.stress else ''}:")
-        lines.append(_text(f"{said:<14}", style) + name + told)
+        lines.append(Text() + _text(f"{said:<14}", style) + name + told)  # the colour ends with the verdict
     return _section("What is learnt", lines, FAMILIES, "attack")
 
 
@@ -124,10 +124,10 @@ def gate_lines(result: AuditResult) -> list[Text]:
     lines = []
     for check in sorted(result.checks, key=lambda check: check.passed):
         mark = _text("✓ met", "blue") if check.passed else _text("✕ broken", "bold red")
-        lines.append(mark + _text(f" {check.limit}: {limit_value(check)}, {check.reason}"))
+        lines.append(Text() + mark + _text(f" {check.limit}: {limit_value(check)}, {check.reason}"))
     if broke := broken(result):  # whatever the limits are, that is no pass
         told = _text(f" {counted(len(broke), 'attack')}: what is not known passes nothing")
-        lines.insert(0, _text("✕ broken", "bold red") + told)
+        lines.insert(0, Text() + _text("✕ broken", "bold red") + told)
     return _section("Gate: passed" if result.passed else "Gate: failed", lines, LIMITS, "limit")
 
 
