@@ -51,11 +51,14 @@ def group_key(folder: Path, cards: Path, kind: str, out: Path) -> None:
     from coterie.seal.ckks import Ckks
 
     mine = ClientKeys.read(folder)
+    others = [card for card in roster(cards) if card.name != mine.name]
+    require(
+        bool(others), "cards", str(cards), "holds no other client's card, for which the key is sealed; put them there"
+    )
     secret = Ckks().keygen().to_bytes() if kind == "ckks" else token_bytes(32)
     require(not (folder / GROUP).exists(), "shared key", str(folder / GROUP), "is there already; move it away first")
     write_atomically(folder / GROUP, secret, private=True)
     out.mkdir(parents=True, exist_ok=True)
-    others = [card for card in roster(cards) if card.name != mine.name]
     for card in others:
         (out / f"{card.name}.sealed.json").write_bytes(seal_for(card, mine, secret, PURPOSE))
     console.print(f"shared key: {folder / GROUP}; sealed for {', '.join(card.name for card in others)} in {out}/")

@@ -24,6 +24,7 @@ HEAD = """\
 
 Made from the classes by `python -m coterie.commands.reference > docs/reference.md`; a test keeps it so. What the tables
 are for is in [configuration](configuration.md) and [audit](audit.md). An option without a default must be given.
+Paper 000 is Kim et al. (RAID 2023), on property inference; paper 004 is Shi et al., on clustering by cosine similarity.
 """
 NOT_FROM_FILES = ("self", "args", "kwargs", "known", "of")  # what a builder is handed by us
 

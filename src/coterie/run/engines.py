@@ -54,7 +54,7 @@ def _dask(address: str | None) -> Iterator[None]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise DataMissing('engine="dask" is not installed; `pip install "coterie[dask]"`') from error
+        raise DataMissing('engine="dask" is not installed; `pip install distributed`') from error
     if address is None:
         raise InvalidInput("address=None: a Dask engine needs its scheduler's, as in --address tcp://HOST:8786")
     try:
