@@ -17,7 +17,7 @@ from coterie.audit.reference import AS_CONFIGURED
 from coterie.audit.tried import Tried
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import Check, Finding, Limit
+from coterie.measure.findings import Check, Finding, LeftOut, Limit
 from coterie.measure.intervals import Interval, Sample
 from coterie.measure.members import rate_name
 from coterie.privacy.guarantee import Guarantee, Level, Trust
@@ -122,6 +122,39 @@ def test_rates_that_were_not_scored_break_no_limit_on_areas(tmp_path: Path) -> N
     assert check.passed
 
 
+def test_a_limit_says_what_was_measured_and_what_was_not(tmp_path: Path) -> None:
+    """One finding of several without a score: those that have one are held against the limit, and it is named."""
+    (tried,) = [one for one in _tried(tmp_path) if one.choice == noise(4.0)]
+
+    def check(bound: float, why_not: str = "") -> Check:
+        lost = replace(Finding.unscored("beyond", "AUC", 0.5, "", why_not), adversary="server")
+        more = replace(tried, evidence=[replace(one, findings=[*one.findings, lost]) for one in tried.evidence])
+        return gate.checks([Limit("max_toy_auc", bound)], [more], [more.defended])[0]
+
+    (scored,) = gate.checks([Limit("max_toy_auc", 0.7)], [tried], [tried.defended])
+    unknown = check(0.7)
+    assert not unknown.passed  # nobody knows what it would have scored
+    assert unknown.measured == scored.measured
+    assert unknown.reason == (
+        "undecided: what was measured meets the limit of at most 0.7; "
+        "beyond by a server was not scored: there was nothing to score it by"
+    )
+    assert check(0.52).reason.startswith("breaks the limit of at most 0.52; beyond by a server was not scored")
+    nothing = check(0.7, "all hold the same")
+    assert nothing.passed
+    assert nothing.reason == "meets the limit of at most 0.7; beyond by a server was not scored: all hold the same"
+
+
+def test_a_limit_is_not_met_by_one_family_where_another_of_it_broke(tmp_path: Path) -> None:
+    (tried,) = [one for one in _tried(tmp_path) if one.choice == noise(4.0)]
+    broke = [("max_toy_auc", LeftOut("odd", "ZeroDivisionError", failed=True))]
+    (check,) = gate.checks([Limit("max_toy_auc", 0.7)], [tried], [tried.defended], broke=broke)
+    assert not check.passed
+    assert check.reason.endswith("meets the limit of at most 0.7; odd broke (ZeroDivisionError)")
+    (alone,) = gate.checks([Limit("max_toy_auc", 0.7)], [], [tried.defended], broke=broke)
+    assert alone.reason == "nothing measured it: odd broke (ZeroDivisionError)"
+
+
 def _tried(folder: Path) -> list[Tried]:
     asked = subject()
     plan = work.Plan.of(asked, [(FAMILY, noise(4.0))], [work.NONE])
@@ -179,3 +212,19 @@ def test_what_the_ledger_says_was_spent_counts_where_less_was_promised() -> None
     tried = Tried(FAMILY, noise(1.0), [replace(FAMILY.measure(subject(), noise(1.0), 0), spent=12.0)])
     (check,) = gate.checks([Limit("max_epsilon", 11.0)], [tried], [tried.defended])
     assert (check.measured.estimate, check.passed) == (12.0, False)
+
+
+def test_an_attack_is_held_against_its_own_control() -> None:
+    """Of two whose names begin alike, neither has the other's."""
+    names, scores = ("guess", "guess by size"), (0.55, 0.45)
+    real = [replace(found(0.7), attack=name) for name in names]
+    controls = [
+        replace(found(score), attack=f"{name} of a coin", control=True, control_of=name)
+        for name, score in zip(names, scores[::-1], strict=True)
+    ]
+    evidence = replace(FAMILY.measure(subject(), noise(1.0), 0), findings=[*real, *controls])
+    told = Tried(FAMILY, noise(1.0), [evidence]).findings
+    assert [one.control_runs[0].mean for one in told[:2]] == [0.45, 0.55]
+    unnamed = [replace(one, control_of="") for one in controls]  # then the strongest serves all
+    told = Tried(FAMILY, noise(1.0), [replace(evidence, findings=[*real, *unnamed])]).findings
+    assert [one.control_runs[0].mean for one in told[:2]] == [0.55, 0.55]

@@ -105,8 +105,10 @@ def test_an_audit_in_which_an_attack_broke_passes_nowhere(checks: list[Check]) -
     assert "Gate: passed" not in printed(result)
     assert "gate failed" in render(result)
     assert "gate passed" not in render(result)
+    assert "All limits are met" not in printed(result) + render(result)
     fine = replace(result, left_out=[], checks=[MET])
     assert "Gate: passed" in printed(fine)
+    assert "All limits are met" in printed(fine)
     assert "gate passed" in render(fine)
 
 
@@ -132,6 +134,15 @@ def test_what_cannot_be_told_apart_does_not_stand_for_what_can() -> None:
     trivial = replace(found("one", 50), chance=1.0)
     strong = found("one", 6, of=10)
     assert telling([trivial, strong]) is telling([strong, trivial]) is strong
+
+
+def test_nothing_is_bounded_beside_what_nobody_could_score() -> None:
+    bounded, unknown = found("one", 500, of=1000), Finding.unscored("other", "AUC", 0.5, "")
+    assert bounded.verdict is Verdict.BOUNDED
+    assert telling([bounded, unknown]) is unknown
+    nothing = replace(unknown, why_not="it is sealed")
+    assert telling([bounded, nothing]) is telling([nothing, bounded]) is bounded
+    assert telling([unknown, undecided := found("one", 50)]) is undecided
 
 
 def control(of: Finding, right: int) -> tuple[Finding, Finding]:

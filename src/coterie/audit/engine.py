@@ -48,6 +48,7 @@ def audit(
     tried, run = shown.tried, list(dict.fromkeys(one.family for one in shown.tried))
     launched = [one for one in tried if one.choice == work.configured(one.family, subject)]
     served = [one.defended for one in launched] if subject.recorded else [shown.served[subject.defence]]
+    left_out = [*not_admitted, *shown.left_out]
     rows = settled([*shown.served.values(), *(one.defended for one in tried)])
     return AuditResult(
         title=f"Audit of {subject.name}",
@@ -58,9 +59,9 @@ def audit(
         charts=curves.over_rounds(tried) + [chart for one in tried for chart in one.evidence[0].charts],
         galleries=curves.galleries(tried),
         suspected=[row for one in tried for row in one.evidence[0].suspected],
-        checks=gate.checks(gate.limits_of(subject.limits), launched, served),
+        checks=gate.checks(gate.limits_of(subject.limits), launched, served, broke=_broke(left_out, families, subject)),
         methods=[_method(family, subject) for family in run],
-        left_out=[*not_admitted, *shown.left_out],
+        left_out=left_out,
         warned={**_cut_off(subject), **shown.warned},
         reproduce={
             "command": command,
@@ -73,6 +74,24 @@ def audit(
         recorded=subject.recorded is not None,
         launched=label(subject.defence),
     )
+
+
+def _broke(left_out: Sequence[LeftOut], families: Sequence[Family], subject: Subject) -> list[tuple[str, LeftOut]]:
+    """Of what is launched, by the limit that is on it."""
+    named = {one.name: one for one in families}
+    return [
+        (gate.leakage_limit(named[one.family], _is_stress(named[one.family], subject)), one)
+        for one in left_out
+        if one.failed and one.defence in ("", label(subject.defence))
+    ]
+
+
+def _is_stress(family: Family, subject: Subject) -> bool:
+    """It broke, and may do so again."""
+    try:
+        return not subject.recorded and bool(family.differs(subject))
+    except Exception:
+        return False
 
 
 def _cut_off(subject: Subject) -> dict[str, str]:

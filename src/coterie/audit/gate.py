@@ -1,8 +1,8 @@
 """Limits that stop a launch: what a pipeline asks of an audit.
 
 A limit is met only by a whole interval: one from above by its upper end, one from below by its lower end. A score of
-yes and no must meet it turned round, too. What nothing measured, or nobody can bound, breaks it; and no claim of
-privacy is an epsilon of infinity.
+yes and no must meet it turned round, too. What nothing measured, or nobody can bound, breaks it, though others that
+were measured keep to it; and no claim of privacy is an epsilon of infinity.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from coterie.audit.family import Family
 from coterie.audit.tried import Tried
 from coterie.measure import utility
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import Check, Defended, Finding, Limit
+from coterie.measure.findings import Check, Defended, Finding, LeftOut, Limit
 from coterie.measure.intervals import Interval
 from coterie.measure.members import RATE_NAMES
 from coterie.measure.verdicts import further_share, turned_round, undecided, yes_or_no
@@ -59,18 +59,25 @@ def measured_by(tried: Tried, served: Defended, limit: Limit) -> bool:
 
 
 def checks(
-    limits: Sequence[Limit], launched: Sequence[Tried], served: Sequence[Defended], refuted: Defended | None = None
+    limits: Sequence[Limit],
+    launched: Sequence[Tried],
+    served: Sequence[Defended],
+    refuted: Defended | None = None,
+    broke: Sequence[tuple[str, LeftOut]] = (),
 ) -> list[Check]:
     """Leakage against all families under what is to be launched; accuracy and epsilon against what it served.
 
     ``refuted``: a row of the same defence whose claim is violated, where that was measured by somebody else.
+    ``broke``: what has a place under what is to be launched and broke, by the limit that is on it.
     """
     tested = {leakage_limit(one.family) for one in launched if one.stress}
     broken = _contradicted([*served, *(one.defended for one in launched), *([refuted] if refuted else [])])
     return [
         _violated(limit, broken)
         if limit.name == EPSILON and broken is not None
-        else _check(limit, _measured(limit, launched, served), limit.name in tested)
+        else _check(
+            limit, _measured(limit, launched, served), _unmeasured(limit, launched, broke), limit.name in tested
+        )
         for limit in limits
     ]
 
@@ -113,11 +120,23 @@ class Looked:
         return undecided(further, self.units, self.seeds, self.repeated).remedy(self.unit)
 
 
-def _check(limit: Limit, looked: Sequence[Looked], stress: bool) -> Check:
-    found = [one.interval for one in looked]
-    if not found or any(math.isnan(one.estimate) for one in found):
-        nothing = "nothing measured it: the family was left out, or there was no truth to score by"
-        if stress:
+@dataclass(frozen=True)
+class Unmeasured:
+    """What a limit is on, too, and has no score."""
+
+    unknown: Sequence[str] = ()  # what it would have been, nobody knows
+    nothing: Sequence[str] = ()  # there was nothing to score
+
+    def __str__(self) -> str:
+        said = [*self.unknown, *self.nothing]
+        more = len(said) - 1
+        return "".join(said[:1]) + (f" (and {more} more)" if more > 0 else "")
+
+
+def _check(limit: Limit, looked: Sequence[Looked], unmeasured: Unmeasured, stress: bool) -> Check:
+    if not looked:
+        nothing = f"nothing measured it: {str(unmeasured) or 'the family was left out'}"
+        if stress and not str(unmeasured):
             nothing = f"nothing measured it as configured; {STRESS}{limit.name} limits what the stress test finds"
         return Check(limit, Interval.unknown(math.nan), False, nothing)
     worst = _worst(limit, looked)
@@ -126,7 +145,9 @@ def _check(limit: Limit, looked: Sequence[Looked], stress: bool) -> Check:
     passed = worst.interval.is_known and limit.excess(limit.unsafe_end(worst.interval)) <= 0
     if passed:  # then it is told as it was found
         worst = _worst(limit, [one for one in looked if not one.turned])
-    return Check(limit, worst.interval, passed, _reason(limit, worst, passed))
+    undecided = "undecided: what was measured " if passed and unmeasured.unknown else ""
+    reason = "; ".join(filter(None, [undecided + _reason(limit, worst, passed), str(unmeasured)]))
+    return Check(limit, worst.interval, passed and not unmeasured.unknown, reason)
 
 
 def _worst(limit: Limit, looked: Sequence[Looked]) -> Looked:
@@ -150,10 +171,23 @@ def _measured(limit: Limit, launched: Sequence[Tried], served: Sequence[Defended
     if limit.name == EPSILON:
         return [Looked(_exactly(_epsilon(one))) for one in served]
     if limit.name in SERVED:
-        useful = [one for one in served if one.utility_measure == SERVED[limit.name]]
+        measure = SERVED[limit.name]
+        useful = [one for one in served if one.utility_measure == measure and not math.isnan(one.utility.estimate)]
         return [Looked(one.utility, "clients", one.units, one.seeds, one.repeated) for one in useful]
+    scored = [one for one in _on(limit, launched) if not math.isnan(one.score)]
+    return [looked for one in scored for looked in Looked.at(one)]
+
+
+def _unmeasured(limit: Limit, launched: Sequence[Tried], broke: Sequence[tuple[str, LeftOut]]) -> Unmeasured:
+    lost = [f"{one} broke ({one.reason})" for name, one in broke if name == limit.name]
+    unscored = [one for one in _on(limit, launched) if math.isnan(one.score)]
+    told = [(one.nothing_there, f"{one.named} was not scored: {one.unscored_for}") for one in unscored]
+    return Unmeasured([*lost, *(said for there, said in told if not there)], [said for there, said in told if there])
+
+
+def _on(limit: Limit, launched: Sequence[Tried]) -> list[Finding]:
     here = [one for one in launched if leakage_limit(one.family, one.stress) == limit.name]
-    return [looked for one in here for finding in limited(one) for looked in Looked.at(finding)]
+    return [finding for one in here for finding in limited(one)]
 
 
 def limited(tried: Tried) -> list[Finding]:

@@ -48,12 +48,13 @@ class Tried:
 
 
 def _control_runs(attack: Finding, found: Sequence[Finding]) -> Sequence[Sample]:
-    """Those of its control: by the same adversary and of the same name if there is one, else of the strongest."""
+    """Those of its control: by the same adversary, and of this very attack if there is one, else of the strongest."""
     if attack.control:
         return ()
     controls = [one for one in found if one.control and one.measure == attack.measure and one.interval.is_known]
     beside = [one for one in controls if one.adversary == attack.adversary] or controls
-    named = [one for one in beside if one.attack.startswith(attack.attack)] or beside
+    named = [one for one in beside if one.control_of == attack.attack]
+    named = named or [one for one in beside if not one.control_of] or beside
     strongest = max(named, key=lambda one: one.score, default=None)
     return () if strongest is None else strongest.runs
 

@@ -54,6 +54,7 @@ class Finding:
     control_runs: Sequence[Sample] = ()  # its control's, seed by seed; empty: it has none
     repeated: bool = False  # every seed has the same units, or would have
     why_not: str = ""  # it was not scored, where that is not for want of a truth
+    control_of: str = ""  # the attack that it is the control of; empty: of all by this adversary that have none
 
     @staticmethod
     def of(attack: str, measure: str, run: Sample, chance: float, unit: str, knew: str) -> Finding:
@@ -121,13 +122,26 @@ class Finding:
         return self.decision.verdict
 
     @property
+    def nothing_there(self) -> bool:
+        """It was not scored as there is nothing that could be, and not for want of a truth."""
+        return math.isnan(self.score) and bool(self.why_not)
+
+    @property
+    def named(self) -> str:
+        return f"{self.attack} by {_a(self.adversary)}" if self.adversary else self.attack
+
+    @property
+    def unscored_for(self) -> str:
+        return self.why_not or "there was nothing to score it by"
+
+    @property
     def sentence(self) -> str:
         """In plain words."""
-        who = f"{self.attack} by {_a(self.adversary)}" if self.adversary else self.attack
+        who = self.named
         under = "without a defence" if self.defence == UNDEFENDED else f"under {self.defence}"
         if self.verdict is Verdict.NOT_SCORED:
-            why = f" by {self.measure}: {self.why_not}" if self.why_not else ": there was nothing to score it by"
-            return f"{_capital(who)} was run {under} and not scored{why}."
+            by = f" by {self.measure}" if self.why_not else ""
+            return f"{_capital(who)} was run {under} and not scored{by}: {self.unscored_for}."
         what = f"{who} scores {_short(self.interval)} ({self.measure}; chance {self.chance:.3f}) {under}"
         if self.control:
             found = " It finds what is not there." if self.verdict is Verdict.LEAKS else ""
@@ -173,9 +187,16 @@ def strongest(findings: Sequence[Finding]) -> Finding | None:
 
 
 def telling(findings: Sequence[Finding]) -> Finding:
-    """The finding that a family is judged by: one that leaks before one that is undecided, and then the strongest."""
-    order = (Verdict.NOT_SCORED, Verdict.BOUNDED, Verdict.UNDECIDED, Verdict.LEAKS)
-    return max(findings, key=lambda one: (order.index(one.verdict), -1.0 if math.isnan(one.leakage) else one.leakage))
+    """The finding that a family is judged by: one that leaks before one that is undecided, and then the strongest.
+
+    Nothing is bounded beside an attack of which nobody knows what it found.
+    """
+    order = (Verdict.BOUNDED, Verdict.NOT_SCORED, Verdict.UNDECIDED, Verdict.LEAKS)
+
+    def most(one: Finding) -> tuple[bool, int, float]:
+        return not one.nothing_there, order.index(one.verdict), -1.0 if math.isnan(one.leakage) else one.leakage
+
+    return max(findings, key=most)
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,10 @@ def _rest(result: AuditResult, brief: bool = False) -> list[str]:
     failed = sum(not check.passed for check in result.checks)
     if failed:
         parts.append(f"{failed} of {counted(len(result.checks), 'limit')} {_is(failed)} broken.")
-    elif result.checks:
+    elif result.checks and result.passed:
         parts.append("All limits are met.")
+    elif result.checks:  # what broke was under none of them
+        parts.append("What was measured meets all limits, and the gate fails for what broke.")
     return parts
 
 

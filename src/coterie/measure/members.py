@@ -60,7 +60,7 @@ def control(guess: Suspicions, truth: YesNo, attack: str, knew: str, rng: Rng) -
     coins = rng.child("control").numpy().permutation(len(outside)) % 2 == 0
     answers = dict(zip(outside, coins.tolist(), strict=True))
     made = judge(guess, YesNo(answers, truth.strata), f"{attack}, on non-members alone", knew)
-    return replace(made, unit="records", operating=None, control=True)
+    return replace(made, unit="records", operating=None, control=True, control_of=attack)
 
 
 def arrays(guess: Suspicions, truth: YesNo) -> tuple[Floats, NDArray[np.bool_]]:

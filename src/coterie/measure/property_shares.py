@@ -75,7 +75,7 @@ def _halves(guess: Mapping[int, float], truth: Mapping[int, float], attack: str)
     sides = {who: int(one > middle + LEAST) - int(one < middle - LEAST) for who, one in truth.items()}
     there = {*sides.values()}
     if there <= {0}:
-        return Finding.unscored(attack, "AUC", 0.5, KNOWS)
+        return Finding.unscored(attack, "AUC", 0.5, KNOWS, "no client holds more of it than another")
     asked = [who for who, side in sides.items() if side or not there >= {-1, 1}]
     answers: dict[Hashable, bool] = {who: sides[who] == max(there) for who in asked}
     scores: dict[Hashable, float] = {who: guess.get(who, 0.0) for who in truth if who in answers}

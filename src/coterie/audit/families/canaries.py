@@ -90,14 +90,15 @@ def noise_of(defence: Defence) -> Noise:
 def _finding(seat: Seat, found: Sequence[Found], coins: Rng | None) -> Finding:
     """How well those that were taken are told from those that were not; the control's coins are others."""
     name = SEATS[seat] + ("" if coins is None else ", by other coins")
-    finding = Finding.unscored(name, "AUC", 0.5, KNEW)
+    finding = Finding.unscored(name, "AUC", 0.5, KNEW, "what it reads is sealed from this seat")
     for one in found:
         if one.seat is seat:
             scores = np.concatenate([one.scores.inside, one.scores.outside])
             taken = np.arange(len(scores)) < len(one.scores.inside)
             taken = taken if coins is None else coins.numpy().permutation(taken)
             finding = judge_scores(scores, taken, [None] * len(scores), name, KNEW, "canaries")
-    return replace(finding, adversary=seat.value, control=coins is not None)
+    of = "" if coins is None else SEATS[seat]
+    return replace(finding, adversary=seat.value, control=coins is not None, control_of=of)
 
 
 FAMILY = CanaryAudit()

@@ -79,7 +79,7 @@ class ClientReconstruction(Family):
         beyond = replace(difference(guess, truth, STRANGERS), knew=knew)
         control = judge(guess, without_the_victim(truth), f"{ATTACK}, strangers in the victim's place", knew)
         real: list[Finding] = [judge(guess, truth, ATTACK, knew), beyond]
-        findings = [*real, replace(control, control=True)]
+        findings = [*real, replace(control, control=True, control_of=ATTACK)]
         classes = [name for name in guess.of if len(truth.victim.get(name, ()))][:10]
         rows = {PRIVATE: [truth.victim[name][0] for name in classes], REBUILT: [guess.of[name][0] for name in classes]}
         promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))

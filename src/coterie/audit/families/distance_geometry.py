@@ -93,7 +93,10 @@ def findings(federation: VerticalFederation, view: View, rng: Rng) -> Iterator[F
         try:
             guess = DistanceGeometry(seen, party).infer(view, known(truth, rng), rng)
         except NotPermitted:  # what this reading needs does not reach the server
-            yield replace(Finding.unscored(attack, MEASURE, 0.0, CURIOUS_SERVER.knows), adversary="curious server")
+            lost = Finding.unscored(
+                attack, MEASURE, 0.0, CURIOUS_SERVER.knows, "what it reads does not reach the server"
+            )
+            yield replace(lost, adversary="curious server")
             continue
         yield _finding(attack, correlations(guess, truth))
         if seen is Seen.TOTALS:

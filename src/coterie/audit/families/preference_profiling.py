@@ -122,7 +122,8 @@ def _last(adversary: str, found: Sequence[tuple[int, Finding]]) -> Finding:
 
 
 def _control(adversary: str, finding: Finding) -> Finding:
-    return replace(finding, attack=f"{finding.attack}, of other clients", adversary=adversary, control=True)
+    named = f"{finding.attack}, of other clients"
+    return replace(finding, attack=named, adversary=adversary, control=True, control_of=finding.attack)
 
 
 class PreferenceProfiling(Family):

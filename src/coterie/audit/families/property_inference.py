@@ -140,12 +140,13 @@ class PropertyInference(Family):
         truth = played.witness.property_truth(federation)
         findings = [
             replace(
-                judge(guess, truth, f"{name} inference{way}{OF[control]}", KNEW),
+                judge(guess, truth, f"{attacked}{OF[control]}", KNEW),
                 adversary="curious client" if name == "passive" else "client that tampers",
                 control=control is not Control.NONE,
+                control_of="" if control is Control.NONE else attacked,
                 by_round=auc_by_round(guess, truth),
             )
-            for way, guess in zip(ways, guesses, strict=True)
+            for attacked, guess in zip([f"{name} inference{way}" for way in ways], guesses, strict=True)
         ]
         return Attacked(findings, played, trainer, federation)
 
