@@ -207,15 +207,31 @@ def test_an_edited_public_file_is_another_audit(tmp_path: Path, monkeypatch: pyt
     assert len(seen) == 4
 
 
-def test_a_data_set_in_a_named_folder_is_known_by_its_files(tmp_path: Path) -> None:
-    asked = subject(data={"kind": "texas100", "folder": str(tmp_path)})
+@pytest.mark.parametrize("named", [True, False])  # or the folder is the environment's
+def test_a_data_set_in_a_folder_is_known_by_its_files(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded = subject().fingerprint
+    monkeypatch.setenv("COTERIE_DATA", "" if named else str(tmp_path))
+    asked = subject(data={"kind": "texas100", **({"folder": str(tmp_path)} if named else {})})
     before = asked.fingerprint
     (tmp_path / "runs").mkdir()
     for name in ("gate.xml", "runs/result"):
         (tmp_path / name).write_text("ours")  # which is none of it
     assert asked.fingerprint == before
-    (tmp_path / "texas100").mkdir()
-    (tmp_path / "texas100" / "texas100.npz").write_bytes(b"1")
+    for place in ("texas100", "texas/100"):  # wherever it is looked for
+        before = asked.fingerprint
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "texas100.npz").write_bytes(b"1")
+        assert asked.fingerprint != before
+    assert subject().fingerprint == embedded  # which reads no folder
+
+
+def test_a_run_to_begin_with_is_known_by_its_models(tmp_path: Path) -> None:
+    asked = subject(trainer={"kind": "fedavg", "begins": {"run": str(tmp_path)}})
+    (tmp_path / "models.npz").write_bytes(b"1")
+    before = asked.fingerprint
+    (tmp_path / "models.npz").write_bytes(b"2")
     assert asked.fingerprint != before
 
 

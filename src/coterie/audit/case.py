@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor
 
 from coterie import __version__
+from coterie.audit.stamps import stamps
 from coterie.config import registry
 from coterie.config.built import Case
 from coterie.config.schema import Choice, Config, beside, read_toml, validate
@@ -26,8 +27,6 @@ from coterie.run.fingerprint import code
 from coterie.run.fitting import require_fit
 
 SAME = 0.5  # of their rows: clients that keep so many are the same clients
-READ_WHOLE = 1 << 28  # bytes: a data file up to this is known by its content, a larger one by its size and time
-PACKED = ("", ".csv", ".gz", ".npz", ".zip")  # what published data come in; a report in the same folder is none of it
 MOST_SEEDS = 1000
 MOST_ROUNDS = 1_000_000
 FORMAT = 3  # of what a job keeps: results in another are not taken
@@ -281,35 +280,11 @@ class Subject(Config):
         said |= {"property": self.audit.model_dump(mode="json")["property"], "version": __version__, "format": FORMAT}
         if self.recorded:
             said["defence"] = self.defence.model_dump(mode="json")
-        said["files"] = [_stamps(path) for path in self._files()]
+        folder = self.recorded.folder if self.recorded else None
+        said["files"] = stamps([self.data, *([self.public] if self.public else [])], self.trainers, folder)
         if ":" in self.model.kind:
             said["model code"] = code(registry.model_target(self.model.kind).__module__)
         return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:12]
-
-    def _files(self) -> Iterator[Path]:
-        """The user's own, wherever they are looked for: data, public ones too, and recording."""
-        for choice in (self.data, *([self.public] if self.public else [])):
-            folder, path = (choice.options.get(name) for name in ("folder", "path"))
-            home = Path(folder or ".").expanduser()
-            if path:
-                yield from dict.fromkeys((Path(path).expanduser(), home / path))
-            elif folder:  # of data sets by name: their own subfolder, and archives and tables beside it
-                beside = (one for one in home.glob("*") if one.suffix in PACKED and one.is_file())
-                yield from (home / choice.kind, *sorted(beside))
-        if self.recorded and self.recorded.folder:
-            yield self.recorded.folder
-
-
-def _stamps(path: Path) -> list[tuple[str, int, int, str]]:
-    """Names, sizes and times of a file, or of all files in a folder; and what it says, of one file that is not huge."""
-    files = [one for one in (sorted(path.rglob("*")) if path.is_dir() else [path]) if one.is_file()]
-    return [(str(one), one.stat().st_size, one.stat().st_mtime_ns, _content(one, len(files))) for one in files]
-
-
-def _content(path: Path, among: int) -> str:
-    if among > 1 or path.stat().st_size > READ_WHOLE:
-        return ""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def parse(values: Mapping[str, object], where: str) -> Subject:

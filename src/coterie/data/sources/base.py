@@ -66,6 +66,7 @@ class Source(ABC):
     published_at: ClassVar[str]
     layout: ClassVar[str]
     places: ClassVar[tuple[str, ...]] = ()  # subfolders besides the one named after the source and the folder itself
+    published: ClassVar[bool] = True  # it lies in a folder of data sets: the one that is named, or the environment's
 
     @abstractmethod
     def read(self, folder: Path) -> Examples:

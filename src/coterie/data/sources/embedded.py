@@ -23,6 +23,7 @@ MOST_NUMBERS = 1 << 28  # that are drawn for one federation: a gigabyte
 class Embedded(Source):
     """A source that comes with an installed library and needs no folder."""
 
+    published = False
     layout: ClassVar[str] = "nothing to download"
 
     @abstractmethod
@@ -38,6 +39,7 @@ class Embedded(Source):
 class Generated(Source):
     """A source that is drawn at random: ``load`` needs an ``rng``, and the same one gives the same examples."""
 
+    published = False
     layout: ClassVar[str] = "nothing to download"
     published_at: ClassVar[str] = "generated"
 

@@ -38,6 +38,7 @@ Predicted = Literal["classes", "labels", "numbers"]
 class OwnFile(Source):
     """A source at a path of the user's: absolute, in the data folder, or in the working folder."""
 
+    published = False
     published_at: ClassVar[str] = "your own file"
     path: Path
 
