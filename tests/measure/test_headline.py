@@ -145,6 +145,22 @@ def test_nothing_is_bounded_beside_what_nobody_could_score() -> None:
     assert telling([unknown, undecided := found("one", 50)]) is undecided
 
 
+def test_of_a_family_that_is_scored_in_part_nobody_says_that_nothing_was() -> None:
+    one, lost = found("one", 500, of=1000), Finding.unscored("other", "AUC", 0.5, "")
+    result = AuditResult("x", {}, [one, replace(lost, family="one")], [])
+    assert sentences_of(result)[0] == "As configured, without a defence, not all was scored of 1 kind of attack (one)."
+    alone = replace(result, findings=[replace(lost, family="one")])
+    assert sentences_of(alone)[0].startswith("There was no truth to score by")
+    assert " by \n" not in printed(alone)  # it has no adversary
+
+
+def test_what_leaks_without_a_defence_is_named() -> None:
+    """Under the defence another attack of the kind may be the strongest."""
+    defended, bare = found("one", 60, LAUNCHED), replace(found("one", 90), attack="span")
+    result = AuditResult("x", {}, [defended, bare], [], launched=LAUNCHED)
+    assert "Span by server: 0.900, leaks" in render(result)
+
+
 def control(of: Finding, right: int) -> tuple[Finding, Finding]:
     """An attack and its control, as an audit puts them together."""
     fired = replace(of, attack=f"{of.attack} at nothing", runs=(Sample.share(right, 100),), control=True)

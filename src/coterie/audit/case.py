@@ -258,16 +258,19 @@ class Subject(Config):
         )
 
     def _rehearse_property(self, asked: Property, examples: Examples) -> None:
-        number, names = value_of(examples, asked.tag, asked.value), examples.tag_names.get(asked.tag, ())
+        try:
+            number, names = value_of(examples, asked.tag, asked.value), examples.tag_names.get(asked.tag, ())
+        except InvalidInput as error:
+            raise InvalidInput(f"audit.property: {error}") from None
         if isinstance(asked.value, int) and str(asked.value) in names and names[number] != str(asked.value):
             raise InvalidInput(
-                f"property {asked.tag}={asked.value}: number {number} stands for {names[number]!r} there; "
+                f"audit.property {asked.tag}={asked.value}: number {number} stands for {names[number]!r} there; "
                 f'write value = "{asked.value}", or value = "{names[number]}"'
             )
         rows = int((examples.tags[asked.tag] == number).sum())
         require(
             rows < len(examples),
-            f"rows with {asked.tag}={asked.value}",
+            f"audit.property: rows with {asked.tag}={asked.value}",
             rows,
             "are all there are; a property tells rows apart: name another tag or value",
         )

@@ -91,14 +91,14 @@ def _launched(result: AuditResult, brief: bool = False) -> list[str]:
     found = together(as_launched(result))
     if not found:
         return ["No attack was run." if not result.findings else "No attack was run on the federation as configured."]
-    if all(one.verdict is Verdict.NOT_SCORED for one in found.values()):
+    if all(one.verdict is Verdict.NOT_SCORED for one in as_launched(result)):
         return ["There was no truth to score by: what the attacks suspect is reported, not how right they are."]
     where = "As recorded" if result.recorded else f"As configured, {_under(result.launched)}"
     said = {
         Verdict.LEAKS: "this federation leaks to {}",
         Verdict.UNDECIDED: "it is undecided whether it leaks to {}",
         Verdict.BOUNDED: f"less than {SIZE:.0%} of a complete leak is learnt by {{}}",
-        Verdict.NOT_SCORED: "there was no truth to score {} by",
+        Verdict.NOT_SCORED: "not all was scored of {}",
     }
     parts = [
         f"{words.format(_kinds(those))} ({_listed(those, brief)})."

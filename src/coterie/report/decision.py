@@ -10,7 +10,7 @@ from coterie.measure.headline import broken, by_defence, judged
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, row, table, told
-from coterie.report.values import GLYPHS, capital, chance_of, defence_name, number, with_interval
+from coterie.report.values import GLYPHS, attack_name, capital, chance_of, defence_name, number, with_interval
 
 KINDS = {Verdict.LEAKS: "bad", Verdict.BOUNDED: "good", Verdict.UNDECIDED: "open", Verdict.NOT_SCORED: "open"}
 HEAD = ("Adversary", "What it learns", "Verdict")
@@ -66,7 +66,7 @@ def _stress(one: Finding) -> Html | None:
 def _undefended(one: Finding, bare: Finding | None) -> str:
     if one.defence == UNDEFENDED or bare is None:
         return "the same: nothing defends it here"
-    return f"{number(bare.score)}, {bare.verdict.value}"
+    return f"{capital(attack_name(bare))}: {number(bare.score)}, {bare.verdict.value}"
 
 
 def next_steps(result: AuditResult) -> list[str]:
@@ -116,6 +116,6 @@ def _remedy(result: AuditResult, family: str, launched: Finding) -> str:
         )
     name, best = min(better.items(), key=lambda item: (item[1].verdict is not Verdict.BOUNDED, item[1].leakage))
     return (
-        f"under {defence_name(name)} it is {best.verdict.value} ({best.attack} by {best.adversary}: {best.measure} "
+        f"under {defence_name(name)} it is {best.verdict.value} ({attack_name(best)}: {best.measure} "
         f"{with_interval(best.interval)})"
     )

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 from coterie.measure.findings import AuditResult
 from coterie.measure.headline import broken
 from coterie.report.markup import printable
+from coterie.report.values import attack_name
 
 SUITE = "coterie gate"
 
@@ -23,7 +24,7 @@ def junit_xml(result: AuditResult) -> str:
     group = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
     verdicts = ElementTree.SubElement(group, "properties")
     for one in result.findings:
-        name = f"{one.family}: {one.attack} by {one.adversary}, {one.measure}, {one.defence}"
+        name = f"{one.family}: {attack_name(one)}, {one.measure}, {one.defence}"
         said = {"name": printable(name), "value": printable(one.decision.in_words(one.unit))}
         ElementTree.SubElement(verdicts, "property", said)
     for row in (*result.as_configured, *result.defended):

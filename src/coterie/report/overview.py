@@ -10,7 +10,7 @@ from coterie.report.decision import decision
 from coterie.report.looks import COLOURS, Slots, shape, swatch
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, definitions, row, section, table
-from coterie.report.values import capital, defence_name, limit_value, number, with_interval
+from coterie.report.values import attack_name, capital, defence_name, limit_value, number, with_interval
 
 LANE = 16  # pixels
 
@@ -146,7 +146,7 @@ def _strip(family: str, findings: Sequence[Finding], slots: Slots, said: str) ->
 
 def _in_short(one: Finding) -> str:
     return (
-        f"{defence_name(one.defence)}\n{one.attack} by {one.adversary}\n{one.measure}: {with_interval(one.interval)}"
+        f"{defence_name(one.defence)}\n{attack_name(one)}\n{one.measure}: {with_interval(one.interval)}"
         f"\nchance: {number(one.chance)}; leakage {one.leakage:.0%}; {one.decision.in_words(one.unit)}"
     )
 

@@ -47,6 +47,7 @@ def _hindrance(said: Decision) -> str:
         (said.trivial, "nothing to tell apart"),
         (said.silent, "the same of all"),
         (said.turned, "wrong more often than a guess"),
+        (said.beneath, "below chance, and above its control"),
     )
     return next((why for holds, why in reasons if holds), "")
 

@@ -18,6 +18,7 @@ from coterie.measure.verdicts import Verdict
 from coterie.report.markup import printable
 from coterie.report.values import (
     GLYPHS,
+    attack_name,
     capital,
     defence_name,
     guarantee,
@@ -76,7 +77,7 @@ def leak_lines(result: AuditResult) -> list[Text]:
         score = f"{one.measure} {number(one.score)} ({_span(one.interval)}; chance {one.chance:.3g})"
         score += f", {more} to decide" if more else ""
         style = HEAT[heat_level(one.leakage) or 0] if one.verdict is not Verdict.NOT_SCORED else "dim"
-        told = _text(f" {'' if math.isnan(one.score) else f'{score}, '}{one.attack} by {one.adversary}", "dim")
+        told = _text(f" {'' if math.isnan(one.score) else f'{score}, '}{attack_name(one)}", "dim")
         name = _text(f" {capital(family)}{' (stress)' if one.stress else ''}:")
         lines.append(Text() + _text(f"{said:<14}", style) + name + told)  # the colour ends with the verdict
     return _section("What is learnt", lines, FAMILIES, "attack")

@@ -78,6 +78,10 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
 
 
+def attack_name(one: Finding) -> str:
+    return f"{one.attack} by {one.adversary}" if one.adversary else one.attack
+
+
 def defence_name(defence: str) -> str:
     return "undefended" if defence == UNDEFENDED else defence
 
