@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from coterie.audit.case import Subject, parse
 from coterie.audit.plugins import find
 from coterie.audit.rehearsals import Game, looks_of, updates_of
 from coterie.config.schema import Choice
+from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
 from coterie.measure.findings import Finding
 from coterie.measure.verdicts import Verdict
@@ -143,7 +145,7 @@ def test_canaries_hold_a_claim_of_privacy_and_find_one_that_is_broken(
 
 
 def test_a_recording_is_attacked_with_what_its_truth_says_was_held(noise: dict[str, Any], tmp_path: Path) -> None:
-    from coterie.audit.recorded import RECORDER, Recording, describe, open_recording
+    from coterie.audit.recorded import RECORDER, TRUTH, Recording, describe, open_recording
     from coterie.measure.witness import Witness
     from coterie.run.training import train
     from coterie.wire.tape import Tape
@@ -159,3 +161,12 @@ def test_a_recording_is_attacked_with_what_its_truth_says_was_held(noise: dict[s
     assert not family.admits_recording(recording)
     found = by_name(family.replay(recording, 5).findings, Seat.FINAL)
     assert found["LiRA, online", "AUC"].score > 0.65
+    there = recording.truth.federation(case.federation.examples)
+    assert torch.equal(there.test.rows, case.federation.test.rows)  # who is compared is the client's own
+    path = tmp_path / TRUTH
+    said = json.loads(path.read_text())
+    path.write_text(json.dumps({**said, "tested": {}}))
+    assert "kept for their tests" in family.admits_recording(Recording(recorded))
+    path.write_text(json.dumps({**said, "tested": said["held"]}))
+    with pytest.raises(InvalidInput, match="rows that are held and tested"):
+        Recording(recorded).truth.federation(case.federation.examples)

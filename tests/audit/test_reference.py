@@ -64,15 +64,11 @@ def test_a_property_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
         parse(SUBJECT | asked | {"audit": {"property": {"tag": tag, "value": value}}}, "subject").rehearse()
 
     rehearse("sex", "1")
-    with pytest.raises(
-        InvalidInput, match=r"audit\.property sex=1: number 1 stands for '2' there; write value = \"1\""
-    ):
+    with pytest.raises(InvalidInput, match=r"sex=1: number 1 stands for '2' there; write value = \"1\""):
         rehearse("sex", 1)
     with pytest.raises(InvalidInput, match=r"audit\.property: rows with all=yes=20 are all there are"):
         rehearse("all", "yes")
-    with pytest.raises(
-        InvalidInput, match=r"audit\.property: value of tag 'all'='yess' is unknown; did you mean 'yes'"
-    ):
+    with pytest.raises(InvalidInput, match=r"audit\.property: value of tag 'all'='yess' is unknown"):
         rehearse("all", "yess")
     with pytest.raises(InvalidInput, match=r"audit\.property: tag of rows='al' is unknown"):
         rehearse("al", "yes")

@@ -49,6 +49,7 @@ class Truth(BaseModel):
     groups: dict[Number, Number] = Field(default_factory=dict)  # client -> the preference that its cluster serves
     preferred: dict[Number, list[Number]] = Field(default_factory=dict)  # client -> the classes that it holds most of
     held: dict[Number, list[int]] = Field(default_factory=dict)  # client -> the rows of [data] that it trained on
+    tested: dict[Number, list[int]] = Field(default_factory=dict)  # and those that it kept for its tests
 
     def used_property(self) -> YesNo | None:
         answers: dict[Hashable, bool] = {(round, slot): used for round, slot, used in self.property}
@@ -59,29 +60,26 @@ class Truth(BaseModel):
         return Labels(known, max(known.values()) + 1) if known else None
 
     def federation(self, examples: Examples) -> Federation:
-        """Who held which rows. Rows that nobody held are for the tests of whoever holds most of their label."""
+        """Who trained on which rows, and who kept which for its tests.
+
+        Rows that nobody held are no stand-in for the latter: where clients' data differ, who recognises whose a row is
+        would pass for one who recognises members.
+        """
         examples.classes_for("an audit of who held which records")
-        clients = max(self.held) + 1
-        train = Shards.of([torch.tensor(self.held.get(client, ()), dtype=torch.int64) for client in range(clients)])
+        clients = max([*self.held, *self.tested]) + 1
+        train, test = (
+            Shards.of([torch.tensor(rows.get(client, ()), dtype=torch.int64) for client in range(clients)])
+            for rows in (self.held, self.tested)
+        )
+        for name, rows in (("held", train.rows), ("tested", test.rows)):
+            if len(rows):
+                ends = int(rows.min()), int(rows.max())
+                inside = ends[0] >= 0 and ends[1] < len(examples)
+                require(inside, f"{name} rows", ends, f"must be rows of [data], 0 to {len(examples) - 1}")
+        both = int(torch.isin(test.rows, train.rows).sum())
         require(
-            bool((train.rows >= 0).all() and (train.rows < len(examples)).all()),
-            "held rows",
-            (int(train.rows.min()), int(train.rows.max())),
-            f"must be rows of [data], 0 to {len(examples) - 1}",
+            both == 0, "rows that are held and tested", both, "must be none: who trained on a row kept it for no test"
         )
-        free = torch.ones(len(examples), dtype=torch.bool)
-        free[train.rows] = False
-        rows = free.nonzero().flatten()
-        counts = torch.stack(
-            [
-                torch.bincount(examples.y[part], minlength=examples.classes)
-                for part in map(train.__getitem__, range(clients))
-            ]
-        )
-        order = counts.argsort(0, descending=True)  # (clients, classes): who has most of each
-        ranks = torch.arange(len(rows)) % (counts > 0).sum(0).clamp_min(1)[examples.y[rows]]
-        owners = order[ranks, examples.y[rows]]
-        test = Shards.of([rows[owners == client] for client in range(clients)])
         return Federation(examples, train, test, torch.full((clients,), -1))
 
     def preferences(self, classes: int) -> Preferences | None:
@@ -285,5 +283,8 @@ def truth_of(federation: Federation, witness: Witness) -> Truth:
     preferred = {client: sorted(classes) for client, classes in known.items()}
     answers = witness.property_truth(federation).answers if federation.schedules else {}
     used = [(key[0], key[1], answer) for key, answer in answers.items() if isinstance(key, tuple)]
-    held = {client: federation.train[client].tolist() for client in range(federation.clients)}
-    return Truth(groups=groups, preferred=preferred, property=used, held=held)
+    held, tested = (
+        {client: part[client].tolist() for client in range(federation.clients)}
+        for part in (federation.train, federation.test)
+    )
+    return Truth(groups=groups, preferred=preferred, property=used, held=held, tested=tested)

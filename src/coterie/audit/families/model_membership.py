@@ -89,17 +89,19 @@ class ModelMembership(Family):
             return why
         if not recording.has_published:
             return "needs published models, and none was recorded"
-        held = recording.truth.held
+        held, tested = recording.truth.held, recording.truth.tested
         if not held:
             return "needs to know who holds which rows (held in the truth) to ask about them"
+        if not any(tested.values()):
+            return "needs to know which rows clients kept for their tests (tested in the truth) to compare members with"
         last, rows = (
-            max(max(part, default=0) for part in held.values()),
+            max(max(part, default=0) for part in (*held.values(), *tested.values())),
             len(recording.subject.examples(recording.subject.seed)),
         )
         return "" if last < rows else f"clients held rows up to {last}, and [data] is others, 0 to {rows - 1}"
 
     def replay(self, recording: Recording, seed: int) -> Evidence:
-        """The rows of ``[data]`` are asked about; who held which is the truth's, and the rest was held by nobody."""
+        """The rows of ``[data]`` are asked about; who held which, and who kept which for its tests, is the truth's."""
         subject, rng = recording.subject, Rng.seeded(seed).child("members")
         settings, trainer = subject.audit.model_membership, recording.trainer
         examples = subject.examples(seed)
