@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MOST_NAMES = 40  # in a message, of those that are known
+
 
 class CoterieError(Exception):
     """Anything that Coterie raises on purpose."""
@@ -68,5 +70,5 @@ def nearest(name: object, known: Iterable[object]) -> str:
     """The remedy for an unknown name: the nearest known one, and the list."""
     names = sorted(str(one) for one in known)
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.4)
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
     return f"is unknown; {f'did you mean {close[0]!r}? ' if close else ''}Known: {shown or 'none'}"

@@ -54,5 +54,7 @@ def _read(path: Path) -> pd.DataFrame:
         return pd.read_csv(path)
     except FileNotFoundError as error:
         raise DataMissing(f"file {path} does not exist; name one CSV for each party") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"file {path} is not in UTF-8 ({error.reason}); save it as CSV in UTF-8") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InvalidInput(f"file {path} is no CSV with a header ({error}); save it as one") from error

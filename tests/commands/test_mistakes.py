@@ -1,0 +1,26 @@
+"""Natural mistakes end in one line that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coterie.commands import clustering, deploying
+from coterie.deploy.keys import GROUP
+from coterie.errors import InvalidInput
+
+
+def test_a_key_for_a_group_needs_somebody_to_share_it(tmp_path: Path) -> None:
+    deploying.client_keys(tmp_path / "keys", "alder")
+    (tmp_path / "cards").mkdir()
+    with pytest.raises(InvalidInput, match="holds no other client's card"):
+        deploying.group_key(tmp_path / "keys", tmp_path / "cards", "key", tmp_path / "sealed")
+    assert not (tmp_path / "keys" / GROUP).exists()
+
+
+def test_a_table_in_another_encoding_is_named_so(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes("name;place\nx;Köln\n".encode("cp1252"))
+    with pytest.raises(InvalidInput, match="is not in UTF-8"):
+        clustering._read(path)
