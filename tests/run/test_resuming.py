@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.ring import Halves, blobs
+from torch import Tensor
 
 from coterie.defences.dpsgd import DpSgd
 from coterie.errors import BudgetSpent, InvalidInput
@@ -18,12 +20,14 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard
 from coterie.flow.simulate import Simulator
 from coterie.learn.models.dense import Dense
+from coterie.learn.params import flatten, stack
 from coterie.learn.sgd import Local
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import Neighbours
 from coterie.privacy.ledger import EVERYBODY, Ledger, Spend
 from coterie.protocols.fedavg import FedAvg
 from coterie.protocols.fedem import FedEM
+from coterie.protocols.starts import Given
 from coterie.rng import Rng
 from coterie.run.folder import CHECKPOINT, MODELS, RunFolder
 from coterie.run.training import Outcome, train
@@ -34,6 +38,9 @@ from coterie.wire.view import ThreatModel
 FEDERATION = blobs([12] * 6)
 LOCAL = Local(steps=2, batch_size=4, lr=0.2)
 PAIR = ThreatModel("clients 1 and 4", clients=frozenset({1, 4}))
+
+
+START = Dense((4, 3)).init(0)
 
 
 class Stopped(Exception):
@@ -186,6 +193,23 @@ def test_a_round_that_is_repeated_with_other_settings_is_paid_for_again(
     folder.mkdir()
     assert run(0.2, stops=True) == 3 * LOCAL.steps
     assert run(0.1, stops=False) >= 5 * LOCAL.steps - 1
+
+
+def test_one_secret_and_other_settings_are_other_coins_and_noise(tmp_path: Path) -> None:
+    """With the same ones, records were sampled once for two runs that paid as if each had sampled, and at two noise
+    multipliers a sum had one noise twice."""
+
+    def moved(lr: float) -> Tensor:
+        """What a step of one round told, over its rate."""
+        (tmp_path / CHECKPOINT).unlink(missing_ok=True)
+        protocol = FedAvg(rounds=1, local=replace(LOCAL, poisson=True, lr=lr, steps=1), begins=Given(given=[START]))
+        defence = DpSgd(1.0, 3.0)
+        folder = RunFolder(tmp_path)
+        models = train(protocol, FEDERATION, Dense((4, 3)), defence=defence, folder=folder, secret=True).models
+        return (flatten(models)[0] - flatten(stack([START]))[0]) / lr
+
+    torch.testing.assert_close(moved(0.2), moved(0.2), rtol=0, atol=0)
+    assert float((moved(0.2) - moved(0.1)).abs().max()) > 0.1
 
 
 @pytest.mark.parametrize("stops", [(0,), (3,), (2, 5)])

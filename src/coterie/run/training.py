@@ -177,11 +177,12 @@ def train(
     with folder.held() if folder else nullcontext():  # keys and secrets are made by whoever holds the run
         if folder is not None:
             defence = defence.kept_in(folder.path)
-        roots = Roots.from_entropy() if seed is None else Roots.seeded(seed)
-        if folder is not None and secret:
-            roots = replace(roots, secrets=folder.secrets())
-        root = "" if folder is None else root_of(roots.secrets, federation)
-        name = "" if folder is None else f"{folder.path.absolute()} {root} {set_to(protocol, defence, model)}"
+        roots, settings = Roots.from_entropy() if seed is None else Roots.seeded(seed), set_to(protocol, defence, model)
+        secrets = folder.secrets() if folder is not None and secret else roots.secrets
+        root = "" if folder is None else root_of(secrets, federation)
+        name = "" if folder is None else f"{folder.path.absolute()} {root} {settings}"
+        if secret:  # with others' coins and noise, two runs would tell more than both of them cost
+            roots = replace(roots, secrets=secrets.child("settings", settings))
         with _room(ledger, protocol, defence, federation, name, roots.secrets.reproducible) as own:
             ring = Ring(
                 protocol,

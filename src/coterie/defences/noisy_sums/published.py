@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import dp_accounting
+import numpy as np
 import torch
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
 
@@ -106,7 +107,7 @@ class PublishedServer(ServerGuard):
             if scales[name] == 0:
                 continue
             steps = (noisy[name] * UNITS).round().long()
-            own = turn.secrets("server", "noise", name).upon(steps.numpy())
+            own = turn.secrets("server", "noise", name).upon(np.array([scales[name]]), steps.numpy())
             steps += torch.from_numpy(discrete_laplace(steps.numel(), scales[name] * UNITS, own)).view(steps.shape)
             noisy[name] = steps.double() * STEP
         deviations = {name: math.sqrt(2) * scale for name, scale in scales.items()}
