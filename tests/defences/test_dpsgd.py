@@ -308,6 +308,11 @@ def test_a_scheduled_record_pays_for_the_rounds_of_its_own_pool() -> None:
     )
     run = FedAvg(rounds=10, local=POISSON).facts(overlapping)
     assert [(30, 2), (30, 8)] in [[(pool.size, pool.trainings) for pool in exposure] for exposure in run.exposures]
+    unmarked = Federation(
+        data.examples, data.train, data.test, data.groups, schedules={1: Schedule(plain[:0], plain, every=5)}
+    )
+    run = FedAvg(rounds=10, local=POISSON).facts(unmarked)
+    assert DpSgd(1.0, 1.0).guarantee(run).proven  # of no records, none is sampled: its rate was a division by zero
 
 
 def test_every_training_in_a_round_is_paid_for() -> None:
