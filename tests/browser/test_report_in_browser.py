@@ -18,7 +18,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from tests.report.sample import BROKEN, DPSGD, MEMBERSHIP, MINGLED, PROPERTY, reproduction, sample
 
-from coterie.measure.findings import Suspected
+from coterie.measure.exhibits import Suspected
 from coterie.report.html import render, render_reproductions
 
 FLAGS = (

@@ -10,7 +10,7 @@ import torch
 
 from coterie.learn.generative.duel import Bout
 from coterie.learn.sgd import Local
-from coterie.measure.findings import Chart, Gallery
+from coterie.measure.exhibits import Chart, Gallery
 from coterie.recipes import all_recipes
 from coterie.recipes.base import Recipe, find
 from coterie.recipes.client_reconstruction import counted, inversions, published, runs, tables

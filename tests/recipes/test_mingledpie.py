@@ -12,7 +12,7 @@ import torch
 
 from coterie.data.sources.embedded import Mnist5k
 from coterie.learn.models.bundled import fcnn
-from coterie.measure.findings import Chart
+from coterie.measure.exhibits import Chart
 from coterie.measure.judge import t_interval, wilson
 from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows
 from coterie.recipes import all_recipes

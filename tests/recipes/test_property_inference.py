@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coterie.measure.findings import Chart
+from coterie.measure.exhibits import Chart
 from coterie.measure.reproduced import Key, Rows
 from coterie.recipes.base import Recipe
 from coterie.recipes.property_inference import RECIPES

@@ -9,19 +9,17 @@ import struct
 import zlib
 
 from coterie.measure.claims import Outcome, Promise
+from coterie.measure.exhibits import Chart, Gallery, Series
 from coterie.measure.findings import (
     AuditResult,
-    Chart,
     Check,
     Defended,
     Finding,
     Frontier,
     FrontierPoint,
-    Gallery,
     LeftOut,
     Limit,
     Method,
-    Series,
 )
 from coterie.measure.intervals import Interval, Sample
 from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Reproduction, Row, Rows

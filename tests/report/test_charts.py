@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.report.sample import findings, frontier, roc_of
 
-from coterie.measure.findings import Chart, Series
+from coterie.measure.exhibits import Chart, Series
 from coterie.measure.intervals import Interval
 from coterie.measure.roc import MOST_POINTS, Curve
 from coterie.report import charts

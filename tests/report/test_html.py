@@ -17,7 +17,8 @@ from tests.report.sample import BROKEN, CLIENT, DPSGD, MINGLED, PROFILING, SERVE
 
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome, Promise
-from coterie.measure.findings import AuditResult, Chart, Finding, Frontier, Gallery, Series, Suspected
+from coterie.measure.exhibits import Chart, Gallery, Series, Suspected
+from coterie.measure.findings import AuditResult, Finding, Frontier
 from coterie.measure.headline import by_defence
 from coterie.measure.intervals import Interval, Sample
 from coterie.privacy.guarantee import Guarantee, Level, Trust

@@ -12,7 +12,8 @@ from torch import Tensor
 from coterie.attacks.base import Suspicions
 from coterie.audit.family import Family
 from coterie.audit.tried import Tried
-from coterie.measure.findings import UNDEFENDED, Chart, Finding, Gallery, Series
+from coterie.measure.exhibits import Chart, Gallery, Series
+from coterie.measure.findings import UNDEFENDED, Finding
 from coterie.measure.intervals import student
 from coterie.measure.judge import YesNo, judge
 

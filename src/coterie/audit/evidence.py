@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coterie.measure.claims import Promise
-from coterie.measure.findings import Chart, Finding, Suspected
+from coterie.measure.exhibits import Chart, Suspected
+from coterie.measure.findings import Finding
 from coterie.measure.intervals import Sample
 
 

@@ -22,7 +22,8 @@ from coterie.measure.baselines import without_federation
 from coterie.measure.claims import judge_guarantee
 from coterie.measure.cost import peak_memory
 from coterie.measure.epsilon import EpsilonBound
-from coterie.measure.findings import UNDEFENDED, Chart, Finding
+from coterie.measure.exhibits import Chart
+from coterie.measure.findings import UNDEFENDED, Finding
 from coterie.measure.numerics.audit import NumericsAudit
 from coterie.measure.utility import utility_in
 from coterie.measure.witness import Witness

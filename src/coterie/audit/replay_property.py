@@ -15,7 +15,8 @@ from coterie.data.federation import Examples
 from coterie.data.partition.dealing import value_of
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
-from coterie.measure.findings import Chart, Finding, Series, Suspected
+from coterie.measure.exhibits import Chart, Series, Suspected
+from coterie.measure.findings import Finding
 from coterie.measure.judge import judge, over_victims
 from coterie.protocols.base import AnyTrainer
 from coterie.rng import Rng

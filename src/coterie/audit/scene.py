@@ -18,7 +18,8 @@ from coterie.learn.models.model import Model
 from coterie.measure.claims import Promise, judge_guarantee
 from coterie.measure.cost import Stopwatch, peak_memory
 from coterie.measure.epsilon import EpsilonBound
-from coterie.measure.findings import Chart, Finding
+from coterie.measure.exhibits import Chart
+from coterie.measure.findings import Finding
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
 from coterie.privacy.guarantee import DELTA as DELTA

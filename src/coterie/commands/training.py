@@ -25,7 +25,7 @@ from coterie.run.origin import Origin
 
 if TYPE_CHECKING:
     from coterie.config.built import Case
-    from coterie.measure.findings import Chart
+    from coterie.measure.exhibits import Chart
 
 console = Console()
 
@@ -233,7 +233,7 @@ def _cluster_chart(name: str, history: list[Measured]) -> Chart | None:
 
 
 def _chart(title: str, caption: str, measure: str, lines: Mapping[str, list[tuple[int, float]]]) -> Chart | None:
-    from coterie.measure.findings import Chart, Series
+    from coterie.measure.exhibits import Chart, Series
 
     series = [Series(name, *map(list, zip(*points, strict=True))) for name, points in lines.items() if points]
     return Chart(title, caption, "round", measure, series) if series else None

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from coterie.attacks.base import Suspicions
 from coterie.errors import require
-from coterie.measure.findings import Chart, Finding, Series
+from coterie.measure.exhibits import Chart, Series
+from coterie.measure.findings import Finding
 from coterie.measure.intervals import Floats, Sample
 from coterie.measure.judge import YesNo, judge
 from coterie.measure.roc import Curve

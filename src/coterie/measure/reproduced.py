@@ -15,7 +15,7 @@ from functools import cached_property
 from scipy.stats import norm, t
 
 from coterie.errors import InvalidInput, require
-from coterie.measure.findings import Chart, Gallery
+from coterie.measure.exhibits import Chart, Gallery
 from coterie.measure.intervals import CONFIDENCE, Interval, proportion
 from coterie.measure.judge import t_interval
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coterie.data.sources.base import Source
 from coterie.errors import InvalidInput, nearest
-from coterie.measure.findings import Chart, Gallery
+from coterie.measure.exhibits import Chart, Gallery
 from coterie.measure.reproduced import Claim, Reproduction, Row, Rows
 from coterie.recipes.settings import Settings
 from coterie.run.jobs import Job, Kept, Progress, Result, run_jobs

@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from coterie.measure.findings import UNDEFENDED, Chart, Finding, Frontier, FrontierPoint, Series
+from coterie.measure.exhibits import Chart, Series
+from coterie.measure.findings import UNDEFENDED, Finding, Frontier, FrontierPoint
 from coterie.measure.intervals import Interval
 from coterie.measure.roc import Curve
 from coterie.report.looks import COLOURS, Slots, shape, slots_in, slots_of

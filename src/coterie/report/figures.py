@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coterie.errors import require
-from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Finding, Frontier, Gallery, LeftOut
+from coterie.measure.exhibits import Chart, Gallery
+from coterie.measure.findings import UNDEFENDED, AuditResult, Finding, Frontier, LeftOut
 from coterie.measure.roc import RATES
 from coterie.report import charts
 from coterie.report.charts import looks_of, number_or_whole

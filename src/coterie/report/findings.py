@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from coterie.measure.findings import AuditResult, Finding, Suspected, counted
+from coterie.measure.exhibits import Suspected
+from coterie.measure.findings import AuditResult, Finding, counted
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, details, row, section, table, told

@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from coterie.measure.findings import UNDEFENDED, AuditResult, Chart, Defended, Finding
+from coterie.measure.exhibits import Chart
+from coterie.measure.findings import UNDEFENDED, AuditResult, Defended, Finding
 from coterie.measure.reproduced import Reproduction as Reproduction
 from coterie.report import colophon, figures, findings, overview, promises
 from coterie.report.looks import slots_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coterie.measure.findings import Chart
+from coterie.measure.exhibits import Chart
 from coterie.report.looks import COLOURS, Slots, shape, slots_in
 from coterie.report.markup import Html, element
 from coterie.report.values import defence_name, number

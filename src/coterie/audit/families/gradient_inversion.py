@@ -23,7 +23,8 @@ from coterie.data.federation import Examples, Federation, Shards
 from coterie.errors import NotPermitted
 from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
-from coterie.measure.findings import Finding, Suspected, counted
+from coterie.measure.exhibits import Suspected
+from coterie.measure.findings import Finding, counted
 from coterie.measure.intervals import Sample
 from coterie.measure.picture_quality import matched, ssim
 from coterie.protocols.base import AnyTrainer, Trainer

@@ -23,7 +23,8 @@ from coterie.data.federation import Examples
 from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure import members
-from coterie.measure.findings import Chart, Finding, Suspected
+from coterie.measure.exhibits import Chart, Suspected
+from coterie.measure.findings import Finding
 from coterie.measure.judge import YesNo, judge
 from coterie.measure.roc import Curve
 from coterie.protocols.base import Trainer

@@ -24,7 +24,8 @@ from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation
 from coterie.errors import require
-from coterie.measure.findings import Finding, Suspected
+from coterie.measure.exhibits import Suspected
+from coterie.measure.findings import Finding
 from coterie.measure.judge import Labels, judge
 from coterie.measure.preferences import Preferences
 from coterie.protocols.base import Trainer

@@ -32,7 +32,8 @@ from coterie.flow.imitated import imitated
 from coterie.flow.stack import StackedServer
 from coterie.learn.models.model import Model
 from coterie.measure.aggregates import Steadiness
-from coterie.measure.findings import Chart, Finding, Series
+from coterie.measure.exhibits import Chart, Series
+from coterie.measure.findings import Finding
 from coterie.measure.judge import judge, over_victims
 from coterie.protocols.base import ModelTrainer, Trainer
 from coterie.protocols.fedem import FedEM

@@ -19,7 +19,7 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.partition.dealing import value_of
 from coterie.errors import InvalidInput
 from coterie.measure import property_shares as judged
-from coterie.measure.findings import Suspected
+from coterie.measure.exhibits import Suspected
 from coterie.protocols.base import Trainer
 from coterie.wire.view import ThreatModel
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coterie.measure.findings import Chart, Gallery
+from coterie.measure.exhibits import Chart, Gallery
 from coterie.recipes.base import Recipe
 from coterie.recipes.client_reconstruction import counted, tables
 from coterie.recipes.client_reconstruction.claims import defence_claims, table_one_claims

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from coterie.measure.findings import Gallery
+from coterie.measure.exhibits import Gallery
 from coterie.measure.reproduced import Claim, Decision, Estimate, Key, Row, Rows
 from coterie.recipes.base import of_seeds
 from coterie.recipes.client_reconstruction import inversions, published, runs

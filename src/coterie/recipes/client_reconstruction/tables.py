@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from coterie.learn.generative.losses import huber, hybrid
-from coterie.measure.findings import Chart, Gallery, Series
+from coterie.measure.exhibits import Chart, Gallery, Series
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import files_of, of_seeds
 from coterie.recipes.client_reconstruction import published, runs

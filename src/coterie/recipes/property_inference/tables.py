@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.measure.findings import Chart, Series
+from coterie.measure.exhibits import Chart, Series
 from coterie.measure.judge import stratified_auc
 from coterie.measure.reproduced import Estimate, Key, Row
 from coterie.recipes.base import of_seeds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from coterie.measure.findings import Chart, Series
+from coterie.measure.exhibits import Chart, Series
 from coterie.recipes.mingledpie.tables.entries import Entries, chosen
 from coterie.recipes.settings import Settings
 from coterie.run.jobs import Result
