@@ -177,7 +177,7 @@ def test_few_units_close_to_an_end_raise_few_false_alarms(clients: int, rows: in
 
 
 def test_a_unit_beyond_its_ends_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"a unit=1.5 must lie in \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"a unit scores 1\.5, and is said to lie in \[0, 1\]"):
         Sample.average([0.5, 1.5], 0.0, 1.0)
     assert Sample.average([0.5, 1.0000001], 0.0, 1.0).units == 2  # rounding
 

@@ -141,10 +141,10 @@ class Sample:
         """The mean of one value a unit, which lies in [least, most]."""
         found = np.asarray(values, dtype=np.float64)
         require(len(found) > 0, "units", 0, "must be at least 1")
-        rule = f"must lie in [{least:g}, {most:g}], as is said of all of them"
         slack = 1e-6 * (most - least) if math.isfinite(most - least) else 0.0  # of rounding
-        for value in (found.min(), found.max()):  # NaN is no score, and says so itself
-            require(not (value < least - slack or value > most + slack), "a unit", float(value), rule)
+        for value in (float(found.min()), float(found.max())):  # NaN is no score, and says so itself
+            if value < least - slack or value > most + slack:  # whoever scores so breaks: that is no misfit
+                raise ValueError(f"a unit scores {value:g}, and is said to lie in [{least:g}, {most:g}]")
         spread = float(found.std(ddof=1)) if len(found) > 1 else math.nan
         return Sample(float(found.mean()), len(found), False, float(len(found)), spread, least, most)
 
