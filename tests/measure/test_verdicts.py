@@ -235,6 +235,31 @@ def test_a_leak_that_its_control_finds_as_well_is_none() -> None:
     assert "not known to find more than its control does" in fooled.sentence
 
 
+def test_a_control_that_says_the_same_of_all_hides_no_leak() -> None:
+    """A perfect attack, or a release without noise, leaves it nothing to say: that it finds nothing is certain."""
+    told, same = np.repeat([1.0, 0.0], 20), np.zeros(40)
+    answers = told == 1.0
+    attack, control = (judge_scores(scores, answers, [None] * 40, "a", "all", "records") for scores in (told, same))
+    (silent,) = control.runs
+    assert silent.silent
+    assert not attack.runs[0].silent
+    assert not Sample.unknown().silent
+    assert replace(attack, control_runs=(silent,)).verdict is Verdict.LEAKS
+    beside = replace(over_seeds([attack, attack]), control_runs=(silent, attack.runs[0]))
+    assert beside.verdict is Verdict.UNDECIDED  # in the second seed it finds as much
+    assert difference([silent], [silent]).low < 0  # who is silent beside it has still found nothing
+
+
+def test_what_was_scored_in_any_seed_has_no_reason_not_to_be() -> None:
+    """Tables leave out what has one, and a rate may have too few non-members in the first seed alone."""
+    scored = Finding.of("a", "rate", Sample.share(9, 10), 0.01, "records", "")
+    few = Finding.unscored("a", "rate", 0.01, "", "too few non-members")
+    assert over_seeds([few, scored]).verdict is Verdict.LEAKS
+    assert over_seeds([few, scored]).why_not == over_seeds([scored, few]).why_not == ""
+    assert over_seeds([few, few]).why_not == "too few non-members"
+    assert not over_seeds([few, Finding.unscored("a", "rate", 0.01, "")]).nothing_there  # of one nobody knows
+
+
 def test_a_control_is_compared_seed_by_seed() -> None:
     """Both rise and fall together from seed to seed: the difference is steady, and the scores are not."""
     ours, theirs = [Sample.share(90, 100), Sample.share(70, 100)], [Sample.share(70, 100), Sample.share(50, 100)]

@@ -175,6 +175,7 @@ def over_seeds(findings: Sequence[Finding], repeated: bool = False) -> Finding:
         perfect=float(np.average([one.perfect for one in findings], weights=weights)),
         runs=runs,
         repeated=repeated,
+        why_not=first.why_not if all(one.why_not for one in findings) else "",
         roc=roc.thinned() if roc else None,
         by_round=tuple((round, float(np.mean([one[round] for one in known]))) for round in rounds),
         operating=OperatingPoint.mean([one.operating for one in findings if one.operating is not None]),

@@ -153,6 +153,11 @@ class Sample:
         """Of a run in which there was nothing to score."""
         return Sample(math.nan, 0, True, 0.0, math.nan, 0.0, 1.0)
 
+    @property
+    def silent(self) -> bool:
+        """Whether the same was said of all: an area that is one half for certain, and evidence of nothing."""
+        return self.is_share and self.worth == 0 and not math.isnan(self.mean)
+
     def shared(self, count: int) -> Sample:
         """One of so many runs of the very same units: all of them together are worth no more than one."""
         return replace(self, worth=self.worth / count, spread=self.spread * math.sqrt(count))
@@ -276,6 +281,7 @@ def difference(ours: Sequence[Sample], theirs: Sequence[Sample], confidence: flo
 
     By the same rule: units decide, and what the differences of seeds differ beyond that is charged. The quantile is
     Student's, with Welch and Satterthwaite's degrees of freedom, as variances of few units are uncertain themselves.
+    Who is silent about theirs, where there is nothing to find, has found nothing, and that is certain.
     """
     both = [
         (one, other)
@@ -287,7 +293,8 @@ def difference(ours: Sequence[Sample], theirs: Sequence[Sample], confidence: flo
     gaps, count = [one.mean - other.mean for one, other in both], len(both)
     mean = float(np.mean(gaps))
     sides = [sample for pair in both for sample in pair]
-    variances = [sample.variance for sample in sides]
+    found = [(one.variance, 0.0 if other.silent else other.variance) for one, other in both]
+    variances = [variance for pair in found for variance in pair]
     within = sum(variances) / count**2
     least, most = both[0][0].least - both[0][1].most, both[0][0].most - both[0][1].least
     if math.isnan(within):
