@@ -152,6 +152,20 @@ def test_membership_is_certain_without_noise_and_bounded_with_it(level: str) -> 
         assert evidence.spent == pytest.approx(evidence.promise.epsilon, rel=0.01)
 
 
+def test_membership_without_noise_leaks_beside_a_control_that_has_nothing_to_say(tmp_path: Path) -> None:
+    values = {**FEW, "seeds": 1, "families": ["membership in a clustering"], "compare": [NONE.model_dump()]}
+    result = audit(clustered(audit=values), tmp_path, processes=1)
+    assert "this federation leaks to 1 kind of attack (membership in a clustering)" in result.headline
+
+
+def test_masks_leave_membership_what_it_is() -> None:
+    """They open to the same noisy sums: what has masks is not judged as if it had no noise."""
+    family, asked = find("membership in a clustering"), clustered(audit={"kmeans_membership": {"trials": 20}})
+    masked = Choice.model_validate({**noise("shared").model_dump(), "masks": True})
+    assert family.misfit(asked, masked) == ""
+    assert scores(family.measure(asked, masked, 0)) == scores(family.measure(asked, noise("shared"), 0))
+
+
 def test_a_broken_mechanism_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It states the noise of epsilon 1 and adds a tenth of it."""
 

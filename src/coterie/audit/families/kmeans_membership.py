@@ -18,6 +18,7 @@ from coterie.audit.reference import ReferenceRun
 from coterie.config.built import Case
 from coterie.config.schema import Choice
 from coterie.data.federation import Federation, Shards
+from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.defences.noisy_sums.plan import NoisySums
 from coterie.learn.clusters import lloyd
 from coterie.measure.epsilon import Scores
@@ -61,8 +62,6 @@ class KMeansMembership(ClusteringFamily):
             return why
         if choice.kind != NOISY_SUMS and subject.built_defence(choice, subject.launched).seals:
             return "it hides answers from the server, and the sums that this attack reads are the same with it"
-        if choice.kind == NOISY_SUMS and choice.options.get("masks"):
-            return "masks open to the same noisy sums as without, and take as long in every trial"
         return ""
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:
@@ -111,6 +110,8 @@ class Tested:
     @staticmethod
     def of(case: Case, asked: dict[Kind, tuple[int, Published]]) -> Tested:
         protocol, federation, guard = cast(Clusterer, case.protocol), case.federation, case.defence
+        if isinstance(guard, DistributedNoise):  # masks open to the same noisy sums as without, and take long
+            guard = replace(guard, masks=None)
         inside = Releases.again(protocol, federation, guard, asked)
         if protocol.level is Level.CLIENT:
             client = int(federation.train.sizes.argmax())
