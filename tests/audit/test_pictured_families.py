@@ -58,6 +58,19 @@ def test_what_is_sealed_leaves_the_server_with_what_anybody_would_say() -> None:
     assert real.score == pytest.approx(real.chance)
 
 
+@pytest.mark.parametrize("name", ["client reconstruction", "property inference"])
+def test_a_claim_is_stated_at_the_configured_delta(name: str) -> None:
+    quick = {"property_inference": {"clients": 3, "warmup": 1, "scored": 2, "victims": 1, "controls": []}}
+    faces = {"kind": "faces", "count": 120, "label": "male", "rows": 12, "columns": 12}
+    local = {"steps": 1, "batch_size": 4, "lr": 0.1, "poisson": True}
+    trainer = {"kind": "fedavg", "rounds": 2, "local": local}
+    asked = subject(delta=1e-3, data=faces, trainer=trainer, audit={**QUICK, **quick, "property": {"tag": "hat"}})
+    dpsgd = Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0})
+    promise = find(name).measure(asked, dpsgd, 0).promise
+    assert promise is not None
+    assert promise.guarantee.delta == 1e-3
+
+
 def test_a_client_draws_another_s_classes() -> None:
     evidence = find("client reconstruction").measure(subject(), NONE, 0)
     real, beyond, control = evidence.findings

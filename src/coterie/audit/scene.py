@@ -22,7 +22,6 @@ from coterie.measure.exhibits import Chart
 from coterie.measure.findings import Finding
 from coterie.measure.utility import Scores, evaluate
 from coterie.measure.witness import Witness
-from coterie.privacy.guarantee import DELTA as DELTA
 from coterie.privacy.guarantee import Guarantee
 from coterie.rng import Rng
 from coterie.wire.messages import TRAIN

@@ -14,7 +14,7 @@ from coterie.audit.curves import PRIVATE, REBUILT
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.audit.pictured import lacking, shown, span
-from coterie.audit.scene import DELTA, claimed, play
+from coterie.audit.scene import claimed, play
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation
@@ -82,7 +82,7 @@ class ClientReconstruction(Family):
         findings = [*real, replace(control, control=True, control_of=ATTACK)]
         classes = [name for name in guess.of if len(truth.victim.get(name, ()))][:10]
         rows = {PRIVATE: [truth.victim[name][0] for name in classes], REBUILT: [guess.of[name][0] for name in classes]}
-        promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
+        promise = claimed(guard.guarantee(trainer.facts(federation, subject.delta)))
         evidence = played.evidence([replace(one, adversary=adversary) for one in findings], promise)
         return replace(evidence, pictures=shown(rows, 0.0, 1.0))
 

@@ -16,7 +16,7 @@ from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.audit.pictured import lacking, shown, span
 from coterie.audit.recorded import Recording
-from coterie.audit.scene import DELTA, claimed, play
+from coterie.audit.scene import claimed, play
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples, Federation, Shards
@@ -97,7 +97,7 @@ class Inversion(Family):
         findings = scored(guess, truth, blank, span(examples))
         private = [truth[client][0] for client in victims]
         rebuilt = [guess.of[client][_like(guess.of[client], truth[client])] for client in victims]
-        promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
+        promise = claimed(guard.guarantee(trainer.facts(federation, subject.delta)))
         pictures = shown({PRIVATE: private, REBUILT: rebuilt}, *span(examples))
         return replace(played.evidence(findings, promise), pictures=pictures)
 

@@ -19,7 +19,7 @@ from coterie.audit.curves import auc_by_round
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
 from coterie.audit.recorded import Recording
-from coterie.audit.scene import DELTA, Played, claimed, play
+from coterie.audit.scene import Played, claimed, play
 from coterie.config import registry
 from coterie.config.schema import Choice
 from coterie.data.federation import Examples, Federation
@@ -117,7 +117,7 @@ class PropertyInference(Family):
         assert first is not None
         played, trainer, federation = first.played, first.trainer, first.federation
         shown = defence.kind == "none" and seed == subject.seed
-        promise = claimed(guard.guarantee(trainer.facts(federation, DELTA)))
+        promise = claimed(guard.guarantee(trainer.facts(federation, subject.delta)))
         drawn = charts(played, federation, split_of(subject).warmup, Rng.seeded(seed)) if shown else ()
         return played.evidence(found, promise, drawn)
 
