@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tests.audit.test_families import coterie as command
+from torch import nn
 
 import coterie
 from coterie.audit import plugins, work
@@ -19,8 +21,10 @@ from coterie.config import registry
 from coterie.data.federation import Examples
 from coterie.errors import DataMissing, InvalidInput
 from coterie.learn.models.bundled import fcnn
+from coterie.learn.models.model import as_model
 from coterie.measure.verdicts import Verdict
 from coterie.rng import Rng
+from coterie.run import fingerprint
 from coterie.run.training import train
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "label_census.py"
@@ -78,6 +82,45 @@ def test_equal_objects_have_equal_results_and_others_do_not() -> None:
         return Handed.of(coterie.FedAvg(rounds=rounds, local=LOCAL), federation(), fcnn(4, 4, 8), [coterie.Defence()])
 
     assert handed(2).fingerprint == handed(2).fingerprint != handed(3).fingerprint
+
+
+def test_modules_are_known_by_what_they_do_not_print(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights and printed words alike: heads of attention, a slope, a buffer that is not saved, a part's own source."""
+    text = """
+import torch
+from torch import nn
+
+class Slope(nn.Module):
+    def __init__(self, slope, kept=1.0):
+        super().__init__()
+        self._slope = slope
+        self.register_buffer("kept", torch.tensor(kept), persistent=False)
+
+    def forward(self, x):
+        return x * self._slope * self.kept
+"""
+    source = tmp_path / "slopes_of_mine.py"
+    source.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    slope: Any = importlib.import_module("slopes_of_mine").Slope
+
+    linear = nn.Linear(4, 4)
+
+    def named(part: nn.Module) -> str:
+        model, asked = nn.Sequential(linear, part), [coterie.Defence()]
+        return Handed.of(coterie.FedAvg(rounds=1, local=LOCAL), federation(), as_model(model), asked).handed
+
+    first = named(slope(1.0))
+    assert first == named(slope(1.0))
+    assert first not in (named(slope(2.0)), named(slope(1.0, kept=2.0)))
+    torch.manual_seed(0)
+    one = nn.MultiheadAttention(4, 1)
+    two = nn.MultiheadAttention(4, 2)
+    two.load_state_dict(one.state_dict())
+    assert named(one) != named(two)
+    source.write_text(text.replace("x * self._slope", "x + self._slope"))
+    fingerprint.forget()
+    assert named(slope(1.0)) != first
 
 
 def test_rows_stay_with_their_clients_when_a_part_of_them_is_dealt() -> None:

@@ -175,7 +175,9 @@ def _traces(thing: object) -> Iterator[str]:
         yield hashlib.sha256(thing.detach().contiguous().cpu().numpy().tobytes()).hexdigest()
     elif isinstance(thing, nn.Module):
         yield repr(thing)
-        yield from _traces(dict(thing.state_dict()))
+        for held in (thing.named_parameters(recurse=False), thing.named_buffers(recurse=False), thing.named_children()):
+            yield from _traces(dict(held))
+        yield from _traces(_settings(thing))
     elif isinstance(thing, Mapping):
         for key, value in thing.items():
             yield from (*_traces(key), *_traces(value))
@@ -191,6 +193,13 @@ def _traces(thing: object) -> Iterator[str]:
         yield from _traces(vars(thing))
     else:
         raise TypeError(f"{kind.__name__} has no plain form")
+
+
+def _settings(module: nn.Module) -> dict[str, object]:
+    """What a module is besides weights and parts, not all of which it prints. What torch keeps for itself is not it."""
+    torchs = type(module).__module__.partition(".")[0] == "torch"
+    own = {name: value for name, value in vars(module).items() if name not in vars(nn.Module())}
+    return {name: value for name, value in own.items() if not (torchs and name.startswith("_"))}
 
 
 def _source(module: str) -> str:
