@@ -28,6 +28,7 @@ from coterie.audit.recorded import (
 )
 from coterie.audit.toml import document
 from coterie.commands import training as session
+from coterie.commands.auditing import run_audit
 from coterie.commands.training import free_recording
 from coterie.config.schema import Choice
 from coterie.data.federation import Examples
@@ -235,6 +236,13 @@ def test_folders_without_a_recording_are_named(tmp_path: Path) -> None:
     (tmp_path / DESCRIPTION).write_text('name = "empty"')
     with pytest.raises(InvalidInput, match="holds no messages"):
         audited(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("more", ["", 'folder = "elsewhere"'])
+def test_a_description_without_its_folder_is_no_federation_to_train(more: str, tmp_path: Path) -> None:
+    (tmp_path / DESCRIPTION).write_text(f"[recorded]\nwarmup = 2\n{more}")
+    with pytest.raises(InvalidInput, match=r"describes a recording; say where it is: .* --recorded FOLDER"):
+        run_audit(tmp_path / DESCRIPTION, tmp_path)
 
 
 # -- property inference ---------------------------------------------------------------------------------------------

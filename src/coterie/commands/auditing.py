@@ -34,7 +34,12 @@ def example_text() -> str:
 
 
 def subject_of(path: Path | None) -> Subject:
-    return read(path) if path else parse(tomllib.loads(example_text()), "example.toml")
+    if path is None:
+        return parse(tomllib.loads(example_text()), "example.toml")
+    subject = read(path)
+    if subject.recorded:
+        raise InvalidInput(f"{path} describes a recording; say where it is: coterie audit {path} --recorded FOLDER")
+    return subject
 
 
 def init(path: Path, data: Path | None = None, wishes: Wishes | None = None) -> None:
