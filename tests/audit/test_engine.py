@@ -326,6 +326,20 @@ def test_what_the_user_named_is_not_left_out_in_silence(tmp_path: Path) -> None:
         run(tmp_path, model={"kind": "fcnn", "hidden": 5}, audit={"families": ["toy"]})
 
 
+def test_what_was_asked_for_by_name_and_has_no_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="family 'toy', which was asked for, has no place here: needs ifca"):
+        run(tmp_path, trainer={"kind": "fedavg"}, audit={"families": ["toy"]})
+    assert not list(tmp_path.iterdir())
+
+
+def test_trainers_that_were_not_audited_are_named(tmp_path: Path) -> None:
+    result = run(tmp_path, trainer=[{"kind": "ifca"}, {"kind": "fedavg", "rounds": 3}])
+    assert result.subject["trainer"] == "IFCA"
+    ((what, why),) = result.warned.items()
+    assert what == "trainer: FedAvg (rounds 3)"
+    assert why == "not audited, as it is not the first; what is said here is of IFCA alone"
+
+
 @pytest.mark.usefixtures("picky")
 def test_an_audit_of_nothing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no attack could be run: toy: hidden=5 cannot be trained"):

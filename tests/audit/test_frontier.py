@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.audit.toy import FAMILY, Toy, noise, run, subject
+from tests.audit.toy import FAMILY, PLAIN, Toy, noise, run, subject
 
 from coterie.audit import engine, work
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.frontier import beside, frontier, mark_dominated
+from coterie.audit.toml import document
+from coterie.commands import auditing
 from coterie.config.schema import Choice
 from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import Defended, FrontierPoint
@@ -137,6 +139,25 @@ def test_audit_and_frontier_take_each_others_results(tmp_path: Path, monkeypatch
     frontier(asked, list(families.values()), tmp_path, progress=tell)
     assert kept() == before
     assert not any("made anew" in one for one in said)
+
+
+def test_a_fresh_frontier_takes_nothing_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what the audit runs nor what is swept besides; and the sweep takes what the audit has just made."""
+    sweeper = Reader("sweeper", 2.0)
+    monkeypatch.setattr(work, "find", lambda name, named=(): sweeper)
+    monkeypatch.setattr(engine, "all_families", lambda named=(): [sweeper])
+    path = tmp_path / "f.toml"
+    path.write_text(document({"name": "f", **PLAIN, "audit": {"seeds": 1}}))
+
+    def made() -> dict[Path, int]:
+        auditing.run_audit(path, tmp_path, with_frontier=True, wanted=auditing.Wanted(fresh=bool(before)))
+        return {one: one.stat().st_mtime_ns for one in (tmp_path / "f/jobs").rglob("*.json")}
+
+    before: dict[Path, int] = {}
+    before = made()
+    after = made()
+    assert before.keys() == after.keys()
+    assert all(after[one] > before[one] for one in before)
 
 
 class Stressed(Toy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from coterie.audit.family import Family, built_in
 from coterie.audit.plugins import all_families, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
-from coterie.errors import CoterieError
+from coterie.errors import CoterieError, InvalidInput
 from coterie.measure.contradicted import settled
 from coterie.measure.findings import AuditResult, LeftOut, Method
 from coterie.run.folder import versions
@@ -44,7 +45,9 @@ def audit(
     wanted = [(family, choice) for family in chosen for choice in settings(family, subject)]
     named = [work.NONE, subject.defence, *subject.audit.compare]
     plan = work.Plan.of(subject, wanted, named, reading(chosen, subject))
-    shown = work.run(plan, subject, folder, processes=processes, progress=progress, fresh=fresh)
+    if fresh:  # all of it, what a frontier of the same command sweeps besides, too
+        shutil.rmtree(folder / subject.fingerprint, ignore_errors=True)
+    shown = work.run(plan, subject, folder, processes=processes, progress=progress)
     tried, run = shown.tried, list(dict.fromkeys(one.family for one in shown.tried))
     launched = [one for one in tried if one.choice == work.configured(one.family, subject)]
     served = [one.defended for one in launched] if subject.recorded else [shown.served[subject.defence]]
@@ -62,7 +65,7 @@ def audit(
         checks=gate.checks(gate.limits_of(subject.limits), launched, served, broke=_broke(left_out, families, subject)),
         methods=[_method(family, subject) for family in run],
         left_out=left_out,
-        warned={**_cut_off(subject), **shown.warned},
+        warned={**_cut_off(subject), **_further(subject), **shown.warned},
         reproduce={
             "command": command,
             "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
@@ -100,6 +103,15 @@ def _cut_off(subject: Subject) -> dict[str, str]:
     return {"the recording": missing} if missing else {}
 
 
+def _further(subject: Subject) -> dict[str, str]:
+    """Trainers that training compares, and an audit passes over."""
+    first, *others = subject.trainers
+    if subject.recorded or not others:
+        return {}
+    names = ", ".join(label(one) for one in others)
+    return {f"trainer: {names}": f"not audited, as it is not the first; what is said here is of {label(first)} alone"}
+
+
 def _method(family: Family, subject: Subject) -> Method:
     differs = "" if subject.recorded else family.differs(subject)
     return Method(family.name, family.paper, family.question, family.threat, family.method, differs)
@@ -116,6 +128,8 @@ def admitted(subject: Subject) -> tuple[list[Family], list[LeftOut]]:
             left_out.append(LeftOut(family.name, "not asked for"))
         else:
             reason, broke = _why_not(family, subject, recording)
+            if reason and wanted and not broke:  # an audit without it would not be what was asked for
+                raise InvalidInput(f"family {family.name!r}, which was asked for, has no place here: {reason}")
             if reason:
                 left_out.append(LeftOut(family.name, reason, failed=broke))
             else:
@@ -174,7 +188,7 @@ def _words(subject: Subject) -> dict[str, str]:
         "data": label(subject.data),
         "partition": label(subject.partition),
         "model": label(subject.model),
-        "trainer": ", ".join(label(choice) for choice in subject.trainers),
+        "trainer": label(subject.trainers[0]),
         "defence": label(subject.defence),
         **_other_settings(subject),
     }

@@ -105,9 +105,8 @@ def run(
     *,
     processes: int | None = None,
     progress: Progress | None = None,
-    fresh: bool = False,
 ) -> Shown:
-    """Jobs whose results the folder holds for these very settings are not run again, unless ``fresh``."""
+    """Jobs whose results the folder holds for these very settings are not run again."""
     jobs, said = list(jobs_of(plan, subject)), list[str]()
 
     def tell(done: int, total: int, key: str) -> None:
@@ -116,7 +115,7 @@ def run(
             progress(done, total, key)
 
     place = folder / subject.fingerprint
-    results = run_jobs(jobs, place, processes=processes, progress=tell, fresh=fresh)
+    results = run_jobs(jobs, place, processes=processes, progress=tell)
     for key, row in results.items():
         if any(BROKE in one for one in (row, *row.get(READ, {}).values())):
             forget(place, key)  # what broke is tried again
