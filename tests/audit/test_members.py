@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from tests.ring import blobs
 from coterie.attacks.shadows import Seat
 from coterie.audit.case import Subject, parse
 from coterie.audit.plugins import find
-from coterie.audit.rehearsals import Game, looks_of, updates_of
+from coterie.audit.rehearsals import Game, _took_part, looks_of, updates_of
 from coterie.config.schema import Choice
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
 from coterie.measure.findings import Finding
 from coterie.measure.verdicts import Verdict
+from coterie.measure.witness import Witness
 from coterie.rng import Rng
 
 NONE = Choice(kind="none")
@@ -103,6 +105,31 @@ def test_looks_are_of_the_second_half_and_updates_of_all() -> None:
     assert looks_of(1) == (0,)
     assert updates_of([0, 1, 2, 3, 4, 5, 6, 7, 8, 9]) == [0, 3, 6, 9]
     assert updates_of([4]) == [4]
+
+
+PATIENCE = {"stop": {"measurements": 1, "least": 0.9}, "evaluate_every": 2}
+
+
+@pytest.mark.parametrize("ends", [{}, PATIENCE])
+def test_members_are_looked_for_where_clients_are_not_asked_in_every_round(
+    noise: dict[str, Any], ends: dict[str, Any]
+) -> None:
+    """And where patience ends a run long before its last round: the server still reads what clients sent."""
+    trainer = {**OVERFITTED["trainer"], "participation": 1.0 if ends else 0.5}
+    quick = {"seeds": 1, "model_membership": {"rehearsals": 4}}
+    evidence = find("membership in models").measure(subject(noise, trainer=trainer, audit=quick, **ends), NONE, 5)
+    assert (evidence.history[-1][0] < 14) == bool(ends)
+    areas = {one.adversary: one.score for one in evidence.findings if (one.attack, one.measure) == ("RMIA", "AUC")}
+    assert areas.keys() == {seat.value for seat in Seat}
+    assert min(areas.values()) > 0.6
+    assert areas[Seat.UPLOADS.value] > max(areas[Seat.PUBLISHED.value], 0.8)
+
+
+def test_who_took_part_is_known_of_those_who_were_not_asked_last() -> None:
+    witness = Witness()
+    witness.members = {0: {0: [0, 1], 1: [2]}, 1: {1: [0]}}
+    ring: Any = SimpleNamespace(witness=witness, federation=SimpleNamespace(clients=4))
+    assert _took_part(ring, 2).tolist() == [[False, True], [True, False], [False, True], [False, False]]
 
 
 def test_members_of_overfitted_clusters_are_found_and_the_control_finds_nobody(noise: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.attacks.base import Suspicions
 from coterie.data.auxiliary import Auxiliary
@@ -105,8 +106,11 @@ def given(seat: Seat, view: View, model: Model, examples: Examples, asked: Asked
     last = final(view, model, examples, asked)
     if seat is Seat.FINAL:
         return last
-    before = [_published(view, TRAIN, round, model, examples, asked) for round in rounds]
-    return torch.cat([torch.stack(before), last])
+    there, nothing = view.rounds(), torch.full_like(last[0], torch.nan)  # not everybody is asked in every round
+    looks = [_published(view, TRAIN, one, model, examples, asked) if one in there else nothing for one in rounds]
+    looks.append(last[0])
+    slots = max(look.shape[1] for look in looks)
+    return torch.stack([pad(look, (0, slots - look.shape[1]), value=torch.nan) for look in looks])
 
 
 def final(view: View, model: Model, examples: Examples, asked: Asked) -> Tensor:

@@ -192,10 +192,13 @@ def clusters_used(view: View, model: Model, federation: Federation) -> Tensor:
 
 
 def _took_part(ring: AnyRing, slots: int) -> Tensor:
-    """(clients, slots) bool: who contributed to which cluster in the last round."""
+    """(clients, slots) bool: who contributed to which cluster, when it was last asked."""
     witness = ring.witness
     assert isinstance(witness, Witness)
     found = torch.zeros(ring.federation.clients, slots, dtype=torch.bool)
-    for slot, clients in witness.members[max(witness.members)].items():
-        found[clients, slot] = True
+    for _, members in sorted(witness.members.items()):
+        for clients in members.values():
+            found[clients] = False
+        for slot, clients in members.items():
+            found[clients, slot] = True
     return found

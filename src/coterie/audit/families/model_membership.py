@@ -65,10 +65,12 @@ class ModelMembership(Family):
         case, settings, rng = run.case, run.subject.audit.model_membership, run.rng.child("members")
         assert isinstance(case.protocol, Trainer)
         assert case.model is not None
-        examples, rounds = case.federation.examples, looks_of(case.protocol.rounds)
+        views = {seat: run.view(seat.threat()) for seat in Seat}
+        ran = min(case.protocol.rounds, views[Seat.UPLOADS].last() + 1)  # patience may have ended it
+        examples, rounds = case.federation.examples, looks_of(ran)
         game = Game.of(case.federation, run.done.scores.choices.argmax(1), settings.records, rng)
         rehearsals = Rehearsals(
-            case.protocol,
+            replace(case.protocol, rounds=ran),
             examples,
             lambda rows: run.subject.dealt(examples, rows, case.seed),
             case.model,
@@ -76,7 +78,6 @@ class ModelMembership(Family):
             settings.share,
             settings.rehearsals,
         )
-        views = {seat: run.view(seat.threat()) for seat in Seat}
         attacker = Attacker(case.model, examples, game, rounds, views, case.defence.client.example_clip)
         attacker.rehearse(rehearsals, rng)
         found = [attacker.findings(seat, rng) for seat in Seat]

@@ -12,7 +12,7 @@ from coterie.audit import reference
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.family import Family
-from coterie.config.built import Case
+from coterie.audit.reference import ReferenceRun
 from coterie.config.schema import Choice
 from coterie.data.federation import Federation, Shards
 from coterie.errors import Diverged
@@ -52,16 +52,17 @@ class Poisoned(Family):
             honest, federation = run.done.scores, run.case.federation
             bad = int(federation.train.sizes.nonzero()[0])
             threat = poisoner(bad)
-            attacked = _scores(run.case, federation, Poisoning(threat))
-            again = _scores(run.case, _reordered(federation, bad, run.rng), None)
+            attacked = _scores(run, federation, Poisoning(threat))
+            again = _scores(run, _reordered(federation, bad, run.rng), None)
             found = accuracy_lost(honest, attacked, bad, "reversed updates", threat.knows)
             control = accuracy_lost(honest, again, bad, "other draws", threat.knows)
             findings = [found, replace(control, control=True)]
             return run.evidence([replace(one, adversary="bad client") for one in findings])
 
 
-def _scores(case: Case, federation: Federation, adversary: Poisoning | None) -> Scores | None:
-    """None where training ended in NaN, which is the most that an adversary can want."""
+def _scores(run: ReferenceRun, federation: Federation, adversary: Poisoning | None) -> Scores | None:
+    """Of a run that ends as the honest one does. None where it ended in NaN, which is the most one can want."""
+    case, subject = run.case, run.subject
     try:
         done = train(
             case.protocol,
@@ -69,8 +70,10 @@ def _scores(case: Case, federation: Federation, adversary: Poisoning | None) -> 
             case.model,
             seed=case.seed,
             defence=case.defence,
-            evaluate_every=max(1, getattr(case.protocol, "rounds", 1)),
+            evaluate_every=subject.evaluate_every if subject.stop else max(1, getattr(case.protocol, "rounds", 1)),
             adversaries=[adversary] if adversary else (),
+            stop=subject.stop,
+            device=subject.device,
         )
     except Diverged:
         return None
