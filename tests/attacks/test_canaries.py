@@ -56,6 +56,18 @@ def test_an_honest_claim_stands_and_cut_noise_is_found_out() -> None:
     assert judge_guarantee(claim, [bound]).outcome is Outcome.VIOLATED
 
 
+def test_final_models_tell_of_canaries_to_who_was_never_asked() -> None:
+    """A recipient of the final models need not have taken part."""
+    (one,) = [
+        found
+        for found in planted(Defence(), FedAvg(rounds=1, participation=0.1, local=Local(steps=2, lr=0.1)), 3).found(
+            Noise(), Local(steps=2, lr=0.1)
+        )
+        if found.seat is Seat.FINAL
+    ]
+    assert len(one.scores.inside) > 0
+
+
 def planted(defence: Defence, protocol: FedAvg | Ifca, seed: int = 0) -> Planted:
     return Planted.run(protocol, digits(10), Dense((64, 16, 10)), defence, 200, Rng.seeded(seed))
 

@@ -15,6 +15,7 @@ from tests.ring import blobs
 
 from coterie.attacks.shadows import Seat
 from coterie.audit.case import Subject, parse
+from coterie.audit.families.model_membership import BY_SPAN
 from coterie.audit.plugins import find
 from coterie.audit.rehearsals import Game, _took_part, looks_of, updates_of
 from coterie.config.schema import Choice
@@ -123,6 +124,17 @@ def test_members_are_looked_for_where_clients_are_not_asked_in_every_round(
     assert areas.keys() == {seat.value for seat in Seat}
     assert min(areas.values()) > 0.6
     assert areas[Seat.UPLOADS.value] > max(areas[Seat.PUBLISHED.value], 0.8)
+
+
+def test_a_curious_client_that_was_never_asked_is_no_failure(noise: dict[str, Any]) -> None:
+    trainer = {**OVERFITTED["trainer"], "rounds": 1, "participation": 0.25}
+    quick = {"seeds": 1, "model_membership": {"rehearsals": 4}}
+    asked = subject(noise, trainer=trainer, audit=quick)
+    found = find("membership in models").measure(asked, NONE, 5).findings
+    spans = [one for one in found if one.attack == BY_SPAN and one.adversary == Seat.PUBLISHED.value]
+    assert spans[0].score == 0.5
+    assert "the same of all" in spans[0].sentence
+    assert by_name(found, Seat.UPLOADS)["RMIA", "AUC"].score > 0.5
 
 
 def test_who_took_part_is_known_of_those_who_were_not_asked_last() -> None:

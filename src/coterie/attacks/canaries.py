@@ -64,8 +64,8 @@ class CanaryTest:
         return self.seat.threat()
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Suspicions:
-        view.last(TRAIN)  # raises where nothing at all was seen
-        white = self.seat is Seat.UPLOADS
+        if white := self.seat is Seat.UPLOADS:
+            view.last(TRAIN)  # raises where nothing at all was seen, as the final models do
         scores = self._white_box(view, auxiliary) if white else self._black_box(view, auxiliary.whole())
         return Suspicions(dict(enumerate(scores.tolist())))
 

@@ -113,7 +113,7 @@ class ModelMembership(Family):
         model = recording.model(views[seats[0]], examples)
         federation = recording.truth.federation(examples)
         used = clusters_used(views[seats[0]], model, federation)
-        last = views[seats[0]].last() + 1
+        last = max(view.last() for view in views.values()) + 1  # not every client is asked in the last round
         game = Game.of(federation, used, settings.records, rng)
         guard = recording.defence
         rehearsals = Rehearsals(
@@ -213,6 +213,8 @@ class Attacker:
 
     def _read_updates(self, name: str, looking: Seat, seat: Seat, rng: Rng) -> Suspicions:
         view, examples = self.views[seat], Auxiliary(self.examples)
+        if not view.rounds():
+            return self.nothing()  # a client that was never asked
         if name == BY_SPAN:
             return SpanMembership(looking, self.model, self.asked).infer(view, examples, rng.child("span"))
         looked = tuple(updates_of(view.rounds()))
