@@ -24,6 +24,19 @@ def written(folder: Path, **more: Any) -> Path:
     return folder / "c.toml"
 
 
+@pytest.mark.parametrize(("level", "few"), [("record", "one record of 1697"), ("client", "one client of 10")])
+def test_a_delta_at_which_a_unit_may_be_given_away_meets_no_limit(level: str, few: str, tmp_path: Path) -> None:
+    trainer = {"kind": "federated_lloyd", "clusters": 4, "level": level, "steps": 1, "bound": 3.0}
+    asked = {"seeds": 1, "families": ["reconstruction from k-means"], "compare": [{"kind": "none"}]}
+    values = {"trainer": trainer, "audit": asked, "defence": {"kind": "noisy_sums"}}
+    with pytest.raises(InvalidInput, match=rf"max_epsilon: delta=0.5 allows to give {few} away, .*; set delta to"):
+        audit(clustered(**values, delta=0.5, limits={"max_epsilon": 3}), tmp_path, processes=1)
+    assert not list(tmp_path.iterdir())
+    assert few in audit(clustered(**values, delta=0.5), tmp_path, processes=1).warned["delta"]
+    near = 1e-2 if level == "client" else 1e-5
+    assert "delta" not in audit(clustered(**values, delta=near), tmp_path, processes=1).warned
+
+
 @pytest.mark.parametrize("kind", ["kfed", "federated_lloyd", "feddp_kmeans"])
 def test_a_clustering_is_trained_listed_recorded_and_attacked(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

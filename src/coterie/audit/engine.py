@@ -19,6 +19,7 @@ from coterie.config.schema import Choice
 from coterie.errors import CoterieError, InvalidInput
 from coterie.measure.contradicted import settled
 from coterie.measure.findings import AuditResult, LeftOut, Method
+from coterie.privacy.guarantee import Level
 from coterie.run.folder import versions
 from coterie.run.jobs import Progress
 
@@ -41,6 +42,9 @@ def audit(
     check_limits(subject.limits, gate.known_limits(families), gate.shares(built_in()), gate.chances(families))
     if not subject.recorded:
         subject.rehearse()
+    loose = _loose(subject)
+    if loose and gate.EPSILON in subject.limits:
+        raise InvalidInput(f"limit {gate.EPSILON}: {loose}")
     chosen, not_admitted = admitted(subject)
     wanted = [(family, choice) for family in chosen for choice in settings(family, subject)]
     named = [work.NONE, subject.defence, *subject.audit.compare]
@@ -65,7 +69,7 @@ def audit(
         checks=gate.checks(gate.limits_of(subject.limits), launched, served, broke=_broke(left_out, families, subject)),
         methods=[_method(family, subject) for family in run],
         left_out=left_out,
-        warned={**_cut_off(subject), **_further(subject), **shown.warned},
+        warned={**_cut_off(subject), **_further(subject), **({"delta": loose} if loose else {}), **shown.warned},
         reproduce={
             "command": command,
             "seeds": f"{subject.seed}" + (f" to {subject.seed + subject.seeds - 1}" if subject.seeds > 1 else ""),
@@ -101,6 +105,21 @@ def _cut_off(subject: Subject) -> dict[str, str]:
     """What is missing in a recording."""
     missing = Recording(subject).incomplete if subject.recorded else ""
     return {"the recording": missing} if missing else {}
+
+
+def _loose(subject: Subject) -> str:
+    """Why what is claimed says nothing: at such a delta one unit of all may be given away, however small epsilon is."""
+    if subject.recorded or subject.delta * len(subject.federation().examples) < 1:
+        return ""
+    case = subject.case(subject.trainers[0])
+    if case.promise is None:
+        return ""
+    said, held = case.promise.guarantee, case.federation
+    units, thing = (held.clients, "client") if said.level is Level.CLIENT else (len(held.examples), "record")
+    if said.delta * units < 1:
+        return ""
+    few = f"delta={said.delta:g} allows to give one {thing} of {units} away, however small epsilon is"
+    return f"{few}; set delta to {0.1 / units:.0e} or less"
 
 
 def _further(subject: Subject) -> dict[str, str]:
