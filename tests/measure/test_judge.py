@@ -51,6 +51,20 @@ def test_where_guessing_tells_all_nothing_is_bounded() -> None:
     assert "nothing to tell apart" in one.sentence
 
 
+def test_a_curve_over_victims_has_the_score_as_its_area() -> None:
+    """However many rounds each was seen in, and though nothing could be told of one of them."""
+    draws = np.random.default_rng(3)
+    victims = []
+    for count, shift in ((90, 2.0), (10, 0.0), (4, 0.0)):
+        answers: dict[Hashable, bool] = {number: number % 2 == 0 and count > 4 for number in range(count)}
+        scores: dict[Hashable, float] = {one: float(draws.normal() + shift * yes) for one, yes in answers.items()}
+        victims.append(judge(Suspicions(scores), YesNo(answers)))
+    seeds = [over_victims(victims), over_victims(victims[:1])]
+    for found in (*seeds, over_seeds(seeds)):
+        assert found.roc is not None
+        assert found.roc.area == pytest.approx(found.score)
+
+
 def test_rounds_of_one_victim_are_one_unit() -> None:
     """A coin whose areas spread from run to run, as those of a federation do, beyond what 90 rounds explain.
 

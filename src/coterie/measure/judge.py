@@ -21,7 +21,7 @@ from coterie.errors import require
 from coterie.measure.findings import Finding, over_seeds
 from coterie.measure.intervals import CONFIDENCE, Floats, Sample, pooled, student
 from coterie.measure.operating import operating_point
-from coterie.measure.roc import stratified
+from coterie.measure.roc import Curve, stratified
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,9 @@ def over_victims(found: Sequence[Finding]) -> Finding:
     """
     scores = [one.score for one in found if not math.isnan(one.score)]
     run = Sample.average(scores, 0.0, 1.0) if scores else Sample.unknown()
-    return replace(over_seeds(found), interval=pooled([run]), runs=(run,), unit="victims")
+    curves = [one.roc for one in found if one.roc is not None]
+    roc = Curve.average(curves, [1.0] * len(curves)).thinned() if curves else None  # its area is the score
+    return replace(over_seeds(found), interval=pooled([run]), runs=(run,), unit="victims", roc=roc)
 
 
 # -- bare ends, for the lines of reproduced tables --------------------------------------------------------------------
