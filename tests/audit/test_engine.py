@@ -27,7 +27,7 @@ from coterie.measure.verdicts import Verdict
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.report.html import render
-from coterie.run.fingerprint import forget
+from coterie.run.fingerprint import forget, leans_on
 from coterie.run.jobs import JobFailed
 
 pytestmark = pytest.mark.usefixtures("only_the_toy")
@@ -244,6 +244,27 @@ def test_a_model_is_known_by_its_code_and_by_what_that_imports(tmp_path: Path, m
     asked = subject(model={"kind": "net_of_mine:Net"})
     before = asked.fingerprint
     (tmp_path / "layers_of_mine.py").write_text("WIDTH = 8\n")
+    forget()
+    assert asked.fingerprint != before
+
+
+@pytest.mark.parametrize("place", ["beside/parts_of_mine", "elsewhere"])
+def test_what_is_imported_from_a_plain_folder_or_from_elsewhere_counts(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a folder without an ``__init__``, and from another one on the path; nothing that is installed does."""
+    for name in ("beside/parts_of_mine", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "widths_of_mine.py").write_text("WIDTH = 4\n")
+        monkeypatch.syspath_prepend(str(tmp_path / name.partition("/")[0]))
+    module = "parts_of_mine.widths_of_mine" if "/" in place else "widths_of_mine"
+    text = f"import numpy\nfrom torch import nn\nfrom {module} import WIDTH\nclass Net(nn.Sequential): ...\n"
+    net = f"net_of_{place[:6]}"
+    (tmp_path / "beside" / f"{net}.py").write_text(text)
+    asked = subject(model={"kind": f"{net}:Net"})
+    before = asked.fingerprint
+    assert leans_on(net) == {net, module}
+    (tmp_path / place / "widths_of_mine.py").write_text("WIDTH = 8\n")
     forget()
     assert asked.fingerprint != before
 

@@ -2,8 +2,8 @@
 
 The code is the source of a module and, transitively, of the modules of our own that it imports, constants and all.
 Imports are read and not run. Those inside functions count, and so do modules that a string names
-(``"coterie.protocols.ifca:Ifca"``) and all modules of a package that is searched for plug-ins. Other people's libraries
-are not followed, and comments are not told from code: editing one counts.
+(``"coterie.protocols.ifca:Ifca"``) and all modules of a package that is searched for plug-ins. Libraries that are
+installed are not followed, and comments are not told from code: editing one counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import ast
 import hashlib
 import json
 import re
+import site
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -29,6 +31,9 @@ SMALL = 1 << 16  # bytes: a file up to this is known by its content, a larger on
 MANY = (
     1000  # files of a folder that are looked at one by one; where there are more, the folder's own time speaks for them
 )
+
+LIBRARIES = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+INSTALLED = [Path(one) for one in {*LIBRARIES, *site.getsitepackages(), site.getusersitepackages()}]
 
 BEGINS = re.compile(r"(?:^|[:;])\s*((?:from|import)\s.*)")  # on a line that holds the word
 
@@ -71,7 +76,7 @@ def digest(parts: Iterable[str]) -> str:
 
 def forget() -> None:
     """Read sources and files anew: a process that changes them itself asks for this."""
-    for function in (code, imported_by, source, path_of, _package, data):
+    for function in (code, imported_by, source, path_of, _package, _uninstalled, data):
         function.cache_clear()
 
 
@@ -114,12 +119,25 @@ def imported_by(module: str, packages: frozenset[str]) -> frozenset[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(module, node)
-            inside = {f"{base}.{alias.name}" for alias in node.names} if top(base) in packages else set()
+            inside = {f"{base}.{alias.name}" for alias in node.names} if _followed(base, module, packages) else set()
             modules = {name for name in inside if path_of(name)}
             found |= modules | ({base} if modules != inside else set())
     if "iter_modules" in text:
         found |= set(_plug_ins(found | ({_home(module)} if re.search(r"(?<![.\w])__path__", text) else set())))
-    return frozenset(name for name in found if top(name) in packages and path_of(name))
+    return frozenset(name for name in found if _followed(name, module, packages) and path_of(name))
+
+
+def _followed(name: str, module: str, packages: frozenset[str]) -> bool:
+    """Its own package's modules and ours; of somebody's code all that is not installed, for that may be edited, too."""
+    return top(name) in packages or (top(module) != OURS and _uninstalled(top(name)))
+
+
+@cache
+def _uninstalled(name: str) -> bool:
+    """Whether a module of this name, or a package with an ``__init__`` or without, lies outside of Python's folders."""
+    plain = _plain(name)
+    homes = [*_package(name), *([plain] if plain else [])]
+    return bool(homes) and not any(home.is_relative_to(place) for home in homes for place in INSTALLED)
 
 
 def import_statements(text: str) -> list[ast.stmt]:
