@@ -152,6 +152,8 @@ def test_of_a_family_that_is_scored_in_part_nobody_says_that_nothing_was() -> No
     alone = replace(result, findings=[replace(lost, family="one")])
     assert sentences_of(alone)[0].startswith("There was no truth to score by")
     assert " by \n" not in printed(alone)  # it has no adversary
+    sealed = replace(result, findings=[replace(lost, family="one", why_not="it is sealed")])
+    assert sentences_of(sealed)[0] == "There was nothing to score: it is sealed."
 
 
 def test_what_leaks_without_a_defence_is_named() -> None:

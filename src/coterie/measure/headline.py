@@ -91,7 +91,10 @@ def _launched(result: AuditResult, brief: bool = False) -> list[str]:
     found = together(as_launched(result))
     if not found:
         return ["No attack was run." if not result.findings else "No attack was run on the federation as configured."]
-    if all(one.verdict is Verdict.NOT_SCORED for one in as_launched(result)):
+    launched = as_launched(result)
+    if all(one.nothing_there for one in launched):
+        return [f"There was nothing to score: {'; '.join(dict.fromkeys(one.why_not for one in launched))}."]
+    if all(one.verdict is Verdict.NOT_SCORED for one in launched):
         return ["There was no truth to score by: what the attacks suspect is reported, not how right they are."]
     where = "As recorded" if result.recorded else f"As configured, {_under(result.launched)}"
     said = {
