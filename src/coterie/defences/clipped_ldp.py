@@ -19,6 +19,7 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent
 
 from coterie.defences.adaptive_ldp import UPLOADS, Budget, Layers, strengths
+from coterie.defences.dpsgd import require_clipping
 from coterie.errors import require
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Defence
@@ -27,13 +28,9 @@ from coterie.learn.params import Layout, flatten, pick
 from coterie.learn.whole import SINGLE_UNITS, step_of, whole_rows
 from coterie.privacy.accounting import guarantee_of
 from coterie.privacy.grid import NoiseGrid, least_units
-from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
 from coterie.privacy.ledger import Spend
-from coterie.privacy.noise import LEVELS, DiscreteGaussian
 from coterie.wire.messages import Contributions
-
-ENTRIES = 1 << 32
-"""More parameters than a model here can have: how far a draw is from what it is priced as, is charged so often."""
 
 LONGEST = 1 << 26  # entries of an update: the grid must not depend on the model, or the forecast would
 
@@ -102,15 +99,8 @@ class ClippedLdp(Defence):
     lighter: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.clip > 0, "clip", self.clip, "must be positive; to switch clipping off, pass clip=math.inf")
-        require(self.noise_multiplier >= 0, "noise_multiplier", self.noise_multiplier, "must not be negative")
+        require_clipping(self.clip, self.noise_multiplier)
         require(0 < self.lighter <= 1, "lighter", self.lighter, "must lie in (0, 1]")
-        require(
-            self.noise_multiplier == 0 or math.isfinite(self.clip),
-            "clip",
-            self.clip,
-            "must be finite where noise is added: the noise is scaled to it",
-        )
 
     @property
     def is_neutral(self) -> bool:
@@ -131,8 +121,7 @@ class ClippedLdp(Defence):
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         """Of a client that is asked in every round, and placed with the least noise there is."""
-        trainings = max((sum(pool.trainings for pool in exposure) for exposure in run.exposures), default=0)
-        asked = [*range(min(run.rounds, trainings)), *[0] * max(0, trainings - run.rounds)]
+        asked = [*range(min(run.rounds, run.trainings)), *[0] * max(0, run.trainings - run.rounds)]
         return [GaussianDpEvent(self._told(round)) for round in asked]
 
     def _told(self, round: int) -> float:
@@ -142,9 +131,6 @@ class ClippedLdp(Defence):
     def guarantee(self, run: RunFacts) -> Guarantee:
         """Of all that a client holds, replaced by anything else, against everybody who sees what it sends."""
         events = self.events(run)
-        ripple = ENTRIES * len(events) * NoiseGrid(1, 1, DiscreteGaussian(LEVELS)).ripple
-        trust = Trust.LOCAL_NOISE
+        ripple, trust = NoiseGrid.largest_ripple(len(events)), Trust.LOCAL_NOISE
         found = guarantee_of(events, run.delta, Level.CLIENT, trust, self.clip, Neighbours.REPLACE, ripple)
-        everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
-        found = replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
-        return found.beside(run.reveals)
+        return found.against_onlookers().beside(run.reveals)

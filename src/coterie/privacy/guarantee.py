@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from dp_accounting import DpEvent
@@ -65,6 +65,10 @@ class Whom(Enum):
     PARTICIPANT = "another participant"
     SERVER = "the server"
     COALITION = "the server with colluding clients"
+
+
+ONLOOKERS = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
+"""Whoever may see what a client sends."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,10 @@ class Guarantee:
         why = f"what is noised is ({self.epsilon:.4g}, {self.delta:.0e})-DP, but a client also reveals {reveals}"
         return Guarantee.none(why, self.level, self.trust, stated=self.epsilon)
 
+    def against_onlookers(self) -> Guarantee:
+        """The same, said of each who may see what a client sends: it has added the noise itself."""
+        return replace(self, against=tuple(Against(whom, self.epsilon) for whom in ONLOOKERS)) if self.proven else self
+
     @property
     def provisos(self) -> tuple[str, ...]:
         """What must be said beside a proven epsilon: what it leaves public, against whom it holds, what undoes it."""
@@ -175,6 +183,11 @@ class RunFacts:
     numbers_a_record: int = 0  # how many numbers each client tells of each single record in the whole run
     columns: tuple[int, ...] = ()  # how many each client holds, where they hold columns of the same records
     a_round: int = 0  # how many clients are asked together at the least; 0: all
+
+    @property
+    def trainings(self) -> int:
+        """In how many local trainings a record was, at most."""
+        return max((sum(pool.trainings for pool in exposure) for exposure in self.exposures), default=0)
 
     @property
     def asked(self) -> int:
