@@ -10,8 +10,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from coterie.audit import curves, gate, work
-from coterie.audit.case import AuditOptions, Subject, check_limits, label
-from coterie.audit.family import Family, built_in
+from coterie.audit.case import AuditOptions, Subject, label
+from coterie.audit.family import Family
 from coterie.audit.plugins import all_families, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
@@ -37,7 +37,7 @@ def audit(
     """
     started = time.monotonic()
     families = all_families(subject.audit.attacks)
-    check_limits(subject.limits, gate.known_limits(families), gate.shares(built_in()), gate.chances(families))
+    gate.require_sound(subject.limits, families)
     if not subject.recorded:
         subject.rehearse()
     chosen, not_admitted = admitted(subject)

@@ -33,7 +33,7 @@ def cluster(
     require(not out.exists(), "out", str(out), "is there already; name another file")
     require(ids is not None or not private_ids, "private-ids", True, "needs --id: the column that names records")
     tables = {path.stem: _read(path) for path in files}
-    guard = build_defence(Choice.model_validate({"kind": defence, **options}))
+    guard = build_defence(Choice.of(defence, **options))
     start = "records" if defence == "blinded_sums" else "k-means++"  # blinded totals are nothing to draw records by
     model = VerticalKMeans(clusters, init=start, defence=guard, private_ids=private_ids, random_state=seed)
     found = model.fit(tables, ids=ids)

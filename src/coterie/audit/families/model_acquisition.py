@@ -42,7 +42,7 @@ class Acquisition(Family):
         return ""
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        return [Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0})]
+        return [Choice.of("dpsgd", clip=1.0, noise_multiplier=1.0)]
 
     def protocol(self, subject: Subject) -> Sattler:
         return self.trainer(subject, 1)  # how many newcomers there are, the data say, and no defence must know
