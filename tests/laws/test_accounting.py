@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tests.laws.defences import PAIRS, Shield, every_pair
 from tests.laws.members import POISSON, TRAINERS, Member
 from tests.ring import play
 
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Shards
 from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
 from coterie.privacy.accounting import dpsgd_events, epsilon_of
-from coterie.privacy.guarantee import Neighbours, RunFacts, Whom
+from coterie.privacy.guarantee import Level, Neighbours, RunFacts, Whom
+from coterie.protocols.base import Trainer
 
 DELTA = 1e-5
 
@@ -95,6 +98,30 @@ def test_a_claim_is_finite_only_with_noise_and_bounds(shield: Shield, member: Me
         assert beside is not None
         assert not beside.proven
         assert "also reveals its label" in beside.why_not
+
+
+@every_pair
+def test_nothing_is_claimed_where_a_record_shows_in_more_than_its_own_row(shield: Shield, member: Member) -> None:
+    """Rows that were made from all rows, and rows that are dealt twice: noise for one row covers neither."""
+    protocol: Any = member.protocol
+    if isinstance(protocol, Trainer):
+        protocol = replace(protocol, local=replace(POISSON, batch_size=4, steps=protocol.local.steps))
+    federation, defence = member.federation(), shield.active(protocol)
+    said = defence.guarantee(facts(protocol, federation))
+    if said is None or not said.proven:
+        return
+    made = replace(federation, examples=replace(federation.examples, elsewhere="the largest of all rows"))
+    spoiled = [(made, "the largest of all rows")]
+    if isinstance(federation, Federation) and said.level is Level.RECORD:
+        shards = federation.train
+        parts = [shards[client] for client in range(len(shards))]
+        twice = Shards.of([torch.cat([parts[0], parts[1][:2]]), *parts[1:]])
+        spoiled.append((replace(federation, train=twice), r"dealt more than once \(2 rows come again\)"))
+    for other, why in spoiled:
+        found = defence.guarantee(facts(protocol, other))
+        assert found is not None
+        assert not found.proven
+        assert re.search(why, found.why_not)
 
 
 def test_a_release_without_noise_costs_infinity() -> None:
