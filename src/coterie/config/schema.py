@@ -166,7 +166,8 @@ class Config(Strict):
         if why := defence.fits(protocol):
             raise misfit(self.defence, trainer, why)
         model = self.built_model(federation.examples) if protocol.trains else None
-        return Case(aware_of(protocol, defence), federation, model, defence, self.seed, self.delta)
+        told, stops = aware_of(protocol, defence), self.stop is not None
+        return Case(told, federation, model, defence, self.seed, self.delta, stops=stops)
 
 
 def _held(said: str, seed: int) -> Held:

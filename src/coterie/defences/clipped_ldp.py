@@ -28,7 +28,7 @@ from coterie.learn.params import Layout, flatten, pick
 from coterie.learn.whole import SINGLE_UNITS, step_of, whole_rows
 from coterie.privacy.accounting import guarantee_of
 from coterie.privacy.grid import NoiseGrid, least_units
-from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
+from coterie.privacy.guarantee import AS_MANY, Guarantee, Level, Neighbours, RunFacts, Trust
 from coterie.privacy.ledger import Spend
 from coterie.wire.messages import Contributions
 
@@ -89,7 +89,8 @@ class ClippedNoise(ClientGuard):
 class ClippedLdp(Defence):
     """``noise_multiplier`` is the noise's deviation over ``clip`` in the first round; it grows as the budget decays.
 
-    ``clip=math.inf, noise_multiplier=0`` is neutral. Every client counts the same: how much it holds is its secret too.
+    ``clip=math.inf, noise_multiplier=0`` is neutral. Every client counts the same, so that no weight tells how much it
+    holds; trainers have that on their public roster all the same.
     """
 
     clip: float = 1.0
@@ -129,8 +130,8 @@ class ClippedLdp(Defence):
         return grid_of(multiplier).multiplier if multiplier else 0.0
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        """Of all that a client holds, replaced by anything else, against everybody who sees what it sends."""
+        """Of all records that a client holds, replaced by as many others, against everybody who sees what it sends."""
         events = self.events(run)
         ripple, trust = NoiseGrid.largest_ripple(len(events)), Trust.LOCAL_NOISE
         found = guarantee_of(events, run.delta, Level.CLIENT, trust, self.clip, Neighbours.REPLACE, ripple)
-        return found.against_onlookers().beside(run.reveals)
+        return replace(found.against_onlookers(), leaves=(AS_MANY,)).beside(run.reveals)

@@ -85,6 +85,8 @@ class Against:
 
 
 SIZES = "how many records a client has is public, and is told where clients count by their samples"
+AS_MANY = "how many records a client has is public, so what is hidden is which ones"
+STOPS = "when the run ends follows from how well models do on clients' test rows, which no noise covers"
 SIMULATION = "simulation: reproducible noise hides nothing from whoever has the seed"
 
 
@@ -106,6 +108,7 @@ class Guarantee:
     ripple: float = field(default=0.0, repr=False)  # how far, in the logarithm, probabilities may be from the events'
     simulated: bool = False
     against: tuple[Against, ...] = ()  # each adversary with the epsilon that holds against it; none: not told apart
+    leaves: tuple[str, ...] = ()  # what it leaves open, in words
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
@@ -147,7 +150,7 @@ class Guarantee:
             return ()
         sizes = [SIZES] if self.level is Level.RECORD and self.neighbours is Neighbours.ZERO_OUT else []
         against = [f"against {', '.join(map(str, self.against))}"] if self.against else []
-        return (*sizes, *against, *([SIMULATION] if self.simulated else []))
+        return (*sizes, *self.leaves, *against, *([SIMULATION] if self.simulated else []))
 
     def __str__(self) -> str:
         stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"
