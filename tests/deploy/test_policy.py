@@ -13,17 +13,21 @@ from tests.deploy.places import Place
 
 from coterie.audit.recorded import RECORDER
 from coterie.config.schema import Config
-from coterie.data.federation import Examples, Federation
+from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition import Iid
+from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.deploy.envelope import DOWN, UP, Channel
 from coterie.deploy.home import LEDGER, Kept
 from coterie.deploy.keys import ServerKeys, shared
-from coterie.deploy.plan import Refused
+from coterie.deploy.own_data import facts_of
+from coterie.deploy.plan import Plan, Refused
 from coterie.deploy.running import described
 from coterie.deploy.transport import TooFewAnswers
 from coterie.errors import DataMissing, InvalidInput, NotPermitted
 from coterie.learn.params import Params
+from coterie.privacy.guarantee import Level
 from coterie.privacy.ledger import Ledger
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.rng import Rng
 from coterie.wire.codec import decode
 from coterie.wire.messages import TRAIN, Down, Published
@@ -282,3 +286,16 @@ def test_messages_are_recorded_where_every_policy_allows_it(tmp_path: Path) -> N
         torch.testing.assert_close(mean[name].float(), leaf, rtol=0.05, atol=0.05)
     assert 'kind = "fedavg"' in (tmp_path / "tape" / "recording.toml").read_text()
     assert log.of("exchange")[0]["readable"] == sorted(mean)
+
+
+def test_rows_that_are_prepared_by_each_other_still_hide_a_client_but_no_record() -> None:
+    """A client standardises what it has by what it has: all of that is its own, and none of it one record's."""
+    examples, nobody = replace(toy().examples, elsewhere="their mean"), torch.empty(0, dtype=torch.int64)
+    data = Federation(examples, Shards.of([torch.arange(60)]), Shards.of([nobody]), torch.tensor([-1]))
+    for level, proven in ((Level.CLIENT, True), (Level.RECORD, False)):
+        protocol = FederatedLloyd(2, level, centres=torch.eye(4)[:2], steps=1, bound=1.0)
+        noise = DistributedNoise.within(1.0, 1e-5, protocol.releases(), level, clients=3)
+        config = Config.model_validate({"trainer": {"kind": "federated_lloyd"}})
+        facts = facts_of(Plan(protocol, noise, None, config), data, 3, 0, 1e-5)
+        assert facts is not None
+        assert noise.guarantee(facts).proven == proven
