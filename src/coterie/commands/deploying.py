@@ -131,9 +131,12 @@ def app(path: Path, home: Path, runs: Path, out: Path) -> None:
 
 
 def demo(folder: Path | None) -> None:
+    from importlib import import_module
     from tempfile import TemporaryDirectory
 
     from coterie.deploy.demo import demo as run_demo
+
+    import_module("coterie.deploy.flower")  # where Flower is missing, one line now rather than one of each process
 
     if folder is None:
         with TemporaryDirectory(prefix="coterie-demo-") as place:
