@@ -250,9 +250,8 @@ class Federation:
         least, most = int(self.train.sizes.min()), int(self.train.sizes.max())
         each = f"{least} to {most}" if least < most else str(least)
         groups = int(self.groups.max()) + 1
-        return (
-            f"{self.examples.name}: {self.clients} clients, {each} examples each, {groups or 'unknown'} true clusters"
-        )
+        known = f"{groups} true clusters" if groups else "true clusters unknown"
+        return f"{self.examples.name}: {self.clients} clients, {each} examples each to train on, {known}"
 
 
 @dataclass(frozen=True)

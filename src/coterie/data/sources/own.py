@@ -259,7 +259,9 @@ def read_frame(path: Path) -> pd.DataFrame:
     elif path.name.endswith((".csv", ".csv.gz", ".csv.zip", ".tsv", ".txt")):
         frame = read_delimited(path)
     else:
-        raise InvalidInput(f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet")
+        raise InvalidInput(
+            f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet; save a spreadsheet as CSV"
+        )
     require(len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1")
     return frame
 
