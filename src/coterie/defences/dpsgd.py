@@ -143,7 +143,10 @@ class DpSgd(Defence):
 
     def guarantee(self, run: RunFacts) -> Guarantee:
         if not run.local.poisson:
-            why = "batches are shuffled, and the accountant holds for Poisson sampling; set Local(poisson=True)"
+            why = (
+                "batches are shuffled, and the accountant holds for Poisson sampling; set poisson = true in the "
+                "trainer's local, Local(poisson=True) in Python"
+            )
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE)
         found = guarantee_of(
             self.events(run),

@@ -38,7 +38,7 @@ class Acquisition(Family):
         if not isinstance(subject.launched, Trainer):
             return "needs a trainer of models"
         if int(subject.federation().groups.max()) < 1:
-            return "needs clients in known groups, whose number says how many newcomers it takes"
+            return "needs data of which it is known which clients belong together: a newcomer of each group joins"
         return ""
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
