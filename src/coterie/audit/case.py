@@ -213,7 +213,7 @@ class Subject(Config):
         train, test = (Shards(rows[own.rows], own.offsets) for own in (part.train, part.test))
         return replace(part, examples=examples, train=train, test=test)
 
-    def rehearse(self) -> None:
+    def rehearse(self) -> Federation:
         """Build all that the user wrote before anything long begins: a mistake is said at once."""
         federation = self.federation()
         self._require_classes(federation.examples)
@@ -234,6 +234,18 @@ class Subject(Config):
             present = len(federation.examples.y.unique())
             require(present >= 2, "classes that any row has", present, "must be 2 at least: there is nothing to learn")
             require_fit(case.model, federation.examples, self.model.kind, self.seed)
+        return federation
+
+    @property
+    def asked(self) -> str:
+        """What property inference looks for, in words; empty where nothing is said."""
+        wanted = self.audit.property
+        if wanted is None:
+            return ""
+        above = self.data.options.get("above")
+        if isinstance(above, Mapping) and wanted.tag in above:
+            return f"{wanted.tag} {'above' if wanted.value == 1 else 'not above'} {in_words(above[wanted.tag])}"
+        return f"{wanted.tag} is {wanted.value}"
 
     def _require_classes(self, examples: Examples) -> None:
         require(
@@ -340,10 +352,13 @@ def label(choice: Choice) -> str:
 
 
 def in_words(value: object) -> str:
+    if isinstance(value, Mapping) and "kind" in value:
+        return label(Choice.model_validate(value))
     if isinstance(value, Mapping):
         return ", ".join(_option(str(key).replace("_", " "), item) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return " ".join(in_words(item) for item in value)
+        parts = [in_words(item) for item in value]
+        return (" + " if any(isinstance(item, Mapping) for item in value) else ", ").join(parts)
     if isinstance(value, int | float) and not isinstance(value, bool):
         short = f"{value:g}"
         return short if float(short) == value else str(value)  # rows are told apart by these words

@@ -38,8 +38,7 @@ def audit(
     started = time.monotonic()
     families = all_families(subject.audit.attacks)
     gate.require_sound(subject.limits, families)
-    if not subject.recorded:
-        subject.rehearse()
+    clients = "" if subject.recorded else subject.rehearse().describe()
     chosen, not_admitted = admitted(subject)
     wanted = [(family, choice) for family in chosen for choice in settings(family, subject)]
     named = [work.NONE, subject.defence, *subject.audit.compare]
@@ -52,7 +51,7 @@ def audit(
     rows = settled([*shown.served.values(), *(one.defended for one in tried)])
     return AuditResult(
         title=f"Audit of {subject.name}",
-        subject=_words(subject),
+        subject=_words(subject, clients),
         findings=[finding for one in tried for finding in one.findings],
         defended=[] if subject.recorded else rows[len(shown.served) :],
         as_configured=rows[: len(shown.served)],
@@ -159,7 +158,8 @@ def reading(families: Sequence[Family], subject: Subject) -> list[tuple[Family, 
     return [(family, choice) for family in families for choice in named[family.name]]
 
 
-def _words(subject: Subject) -> dict[str, str]:
+def _words(subject: Subject, clients: str) -> dict[str, str]:
+    asked = {"property that is asked about": subject.asked} if subject.asked else {}
     if subject.recorded:
         return {
             "recording": str(subject.recorded.folder),
@@ -168,14 +168,17 @@ def _words(subject: Subject) -> dict[str, str]:
             "model": label(subject.model),
             "trainer": label(subject.trainers[0]),
             "defence": label(subject.defence),
+            **asked,
             **_other_settings(subject),
         }
     return {
         "data": label(subject.data),
+        "clients": clients,
         "partition": label(subject.partition),
         "model": label(subject.model),
         "trainer": ", ".join(label(choice) for choice in subject.trainers),
         "defence": label(subject.defence),
+        **asked,
         **_other_settings(subject),
     }
 

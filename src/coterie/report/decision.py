@@ -100,7 +100,7 @@ def _about_use(served: Defended | None) -> list[str]:
     if served is None or not served.learnt_nothing:
         return []
     names = ", ".join(served.unbeaten)
-    return [f"It has learnt nothing: clients are not better served than by {names}. Train longer, or otherwise."]
+    return [f"It has learnt nothing: clients are not known to gain over {names}. Train longer, or otherwise."]
 
 
 def _remedy(result: AuditResult, family: str, launched: Finding) -> str:
