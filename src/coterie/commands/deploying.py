@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from secrets import token_bytes
 
@@ -140,16 +141,20 @@ def demo(folder: Path | None) -> None:
 
     if folder is None:
         with TemporaryDirectory(prefix="coterie-demo-") as place:
-            found = run_demo(Path(place))
+            found = run_demo(Path(place), _under_way)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        found = run_demo(folder.absolute())
+        found = run_demo(folder.absolute(), _under_way)
     table = Table(title="Five processes on loopback, over TLS")
     for heading in ("run", "result", "bytes a client and round", "seconds a round", "what the server could see"):
         table.add_column(heading)
     for one in found:
         table.add_row(one.name, one.utility, f"{one.bytes_a_client:,.0f}", f"{one.seconds:.2f}", one.server_sees)
     console.print(table)
+
+
+def _under_way(what: str) -> None:
+    print(f"demo: {what} ...", file=sys.stderr, flush=True)
 
 
 def scale(enrolled: int, cohort: int, drop: float, every: float) -> None:
