@@ -15,7 +15,9 @@ from coterie.audit import engine, work
 from coterie.audit.case import Subject
 from coterie.audit.evidence import Evidence
 from coterie.audit.frontier import beside, frontier, mark_dominated
+from coterie.commands import auditing
 from coterie.config.schema import Choice
+from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import Defended, FrontierPoint
 from coterie.measure.intervals import Interval
@@ -137,6 +139,20 @@ def test_audit_and_frontier_take_each_others_results(tmp_path: Path, monkeypatch
     frontier(asked, list(families.values()), tmp_path, progress=tell)
     assert kept() == before
     assert not any("made anew" in one for one in said)
+
+
+def test_where_nothing_can_be_swept_it_is_said_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever would have a defence to sweep is named, with why it has no place."""
+    monkeypatch.setattr(engine, "all_families", lambda named=(): [Reader("reader"), Reader("sweeper", 1.0)])
+    monkeypatch.setattr("coterie.audit.frontier.all_families", lambda named=(): [Reader("sweeper", 1.0)])
+    monkeypatch.setattr(Reader, "admits", lambda self, _: "needs a property" if self.swept else "")
+    monkeypatch.setattr(auditing, "subject_of", lambda path: subject())
+    words = r"\['reader'\] have no defence .*; sweeper, which has one, is left out: needs a property; `coterie audit`"
+    with pytest.raises(InvalidInput, match=words):
+        auditing.run_audit(None, tmp_path, with_frontier=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 class Stressed(Toy):
