@@ -372,7 +372,8 @@ def counted(number: int, thing: str) -> str:
 
 
 def _short(interval: Interval) -> str:
-    return f"{interval.estimate:.3f}" + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval.is_known else "")
+    ends = f" [{interval.low:.3f}, {interval.high:.3f}]" if interval.is_known else ""
+    return f"{interval.estimate:.3f}{ends}".replace("-", "−")  # a minus, at which no line is broken
 
 
 def _a(noun: str) -> str:
