@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +35,7 @@ from coterie.wire.codec import decode
 from coterie.wire.messages import TRAIN, Down, Published
 from coterie.wire.tape import Tape
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 NETWORK = """
 [model]
 kind = "dense"
@@ -92,6 +95,21 @@ def test_what_the_policy_does_not_allow_is_refused_and_says_why(
     assert all(why in facts["why"] for facts in log.of("declined"))
     assert all(why in one.of("refused")[0]["why"] for one in notes.values())
     assert not any((place.home(number) / "home" / "session.bin").exists() for number in clients)
+
+
+def test_the_documented_files_go_together(tmp_path: Path) -> None:
+    """The owner's file of the documentation takes part in the run that stands below it, and says so of no other."""
+    owner, run = re.findall(r"^```toml\n(.*?)^```", DOCUMENT.read_text(), re.S | re.M)[:2]
+    x = torch.randn(900, 20, generator=Rng.seeded(0).torch())
+    patients = Iid(clients=3, test_share=0.0).split(Examples(x, (x[:, 0] > 0).long(), 2, "patients"), Rng.seeded(0))
+    place = Place.make(tmp_path, patients, tomllib.loads(owner)["policy"])
+    directed, log = direction(place, run, Hand(clients_of(place)[0]))
+    directed.run()
+    assert not log.of("declined")
+    chosen = run.replace('"fedavg"', '"ifca"')
+    directed, _ = direction(place, chosen, Hand(clients_of(place)[0]))
+    with pytest.raises(TooFewAnswers, match="client0, client1, client2: policy: trainer 'ifca' is not among"):
+        directed.run()
 
 
 def test_a_client_alone_can_refuse_and_the_others_go_on(tmp_path: Path) -> None:

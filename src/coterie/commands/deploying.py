@@ -119,7 +119,9 @@ def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: 
     console.print(f"run: {folder.path}; {outcome.seconds:.2f} s a round, {outcome.sent + outcome.received:,} bytes")
     for number, measures in outcome.told.items():
         said = ", ".join(f"{name} {value:.4f}" for name, value in measures.items())
-        console.print(f"client {number}: {said or 'says nothing'}")
+        console.print(
+            f"client {number}: {said or 'has its result, and tells no measure of it (tells_measures in its policy)'}"
+        )
 
 
 def app(path: Path, home: Path, runs: Path, out: Path) -> None:

@@ -190,16 +190,18 @@ class Direction:
     def _offered(self, letters: Correspondence, offer: Offer) -> dict[int, Accepted]:
         """Who takes part. One that refuses says why, and the run goes on with the others, if they are enough."""
         said = letters.ask({number: replace(offer, number=number) for number in self.nodes})
-        accepted, usual = {}, _usual_key(said)
+        accepted, usual, reasons = {}, _usual_key(said), dict[str, list[str]]()
         for number, answer in said.items():
             if why := _why_not(answer, usual):
                 self.log("declined", client=number, name=self.cards[number].name, why=why[:500])
+                reasons.setdefault(why[:500], []).append(self.cards[number].name)
             elif isinstance(answer, Accepted):
                 accepted[number] = answer
         least = self.job.deployment.least
         if len(accepted) < least:
             raise TooFewAnswers(
-                f"clients that take part={len(accepted)} of {len(self.cards)}, and least={least}; the log says why"
+                f"clients that take part={len(accepted)} of {len(self.cards)}, and least={least}; "
+                + ("; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items()) or "no other answered")
             )
         return accepted
 
