@@ -136,7 +136,7 @@ class Guarantee:
         """The same, if a client's answers tell nothing of its raw data but what is noised."""
         if not reveals or not self.proven:
             return self
-        why = f"what is noised is ({self.epsilon:.4g}, {self.delta:.0e})-DP, but a client also reveals {reveals}"
+        why = f"what is noised is ({self.epsilon:.4g}, {_small(self.delta)})-DP, but a client also reveals {reveals}"
         return Guarantee.none(why, self.level, self.trust, stated=self.epsilon)
 
     def against_onlookers(self) -> Guarantee:
@@ -153,7 +153,7 @@ class Guarantee:
         return (*sizes, *self.leaves, *against, *([SIMULATION] if self.simulated else []))
 
     def __str__(self) -> str:
-        stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"
+        stated = f"({self.epsilon:.4g}, {_small(self.delta)})-DP at {self.level.value} level, {self.neighbours.value}"
         if self.proven:
             return "; ".join([stated, self.trust.value, *self.provisos])
         return f"no formal guarantee: {self.why_not}" + (
@@ -195,3 +195,7 @@ class RunFacts:
     @property
     def asked(self) -> int:
         return self.a_round or self.clients
+
+
+def _small(delta: float) -> str:
+    return f"{delta:.0e}" if delta else "0"
