@@ -318,6 +318,11 @@ def test_a_stated_epsilon_without_a_proof_is_no_guarantee() -> None:
     promise = Promise(stated, None, Outcome.NOT_REFUTED, ["x"])
     text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], promise=promise)]))).text
     assert "No formal guarantee the choice leaks (stated: ε = 12.1)" in text
+    assert text.count("not refuted") == 2  # what that means, and the verdict
+    silent = replace(promise, guarantee=Guarantee.none("it adds no noise", Level.RECORD, Trust.LOCAL_NOISE))
+    text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], promise=silent)]))).text
+    assert "no claim to judge" in text  # where no epsilon is stated, none can be refuted
+    assert text.count("not refuted") == 1
 
 
 def test_what_the_attacks_on_a_recording_suspect_is_shown() -> None:

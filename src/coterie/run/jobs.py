@@ -84,7 +84,7 @@ class Kept:
     def __str__(self) -> str:
         """Empty if there is nothing from before."""
         counts = {"from before": len(self.results)} if self.results else {}
-        for changed, count in Counter(self.stale.values()).items():
+        for changed, count in Counter(one.replace("arguments", "settings") for one in self.stale.values()).items():
             counts[f"from before the {changed} changed, and made anew"] = count
         return "; ".join(
             f"{count} {'result is' if count == 1 else 'results are'} {rest}" for rest, count in counts.items()
