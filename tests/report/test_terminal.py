@@ -16,6 +16,7 @@ from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import AuditResult, Check, Finding, Limit, over_seeds
 from coterie.measure.headline import brief_of, judged
 from coterie.measure.intervals import Interval, Sample
+from coterie.measure.verdicts import Verdict
 from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
@@ -35,6 +36,7 @@ def test_what_each_kind_is_judged_by_is_printed() -> None:
         (line,) = [line for line in text.splitlines() if f" {capital(family)}" in line and " by " in line]
         assert ("not scored" if math.isnan(one.score) else f"{one.score:.3f}") in line
         assert one.verdict.value in line
+        assert (one.unscored_for in line) == (one.verdict is Verdict.NOT_SCORED)
     for words in ("undecided", "✓ holds", "claims nothing", "✕ broken", "Gate: failed", "(stress)",
                   "Left out: 3, such as vertical",
                   "ledger: ε = 2.861 spent", "a constant answer 0.400"):  # fmt: skip

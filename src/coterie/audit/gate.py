@@ -147,9 +147,15 @@ class Unmeasured:
         return "".join(said[:1]) + (f" (and {more} more)" if more > 0 else "")
 
 
+def _not_run(limit: Limit) -> str:
+    """Names of limits are alike: max_membership_auc is on clusterings alone."""
+    on = [one.name for one in built_in() if leakage_limit(one) == limit.name.removeprefix(STRESS)]
+    return f"what it is on ({', '.join(on)}) was not run" if on else "what it is on was not run"
+
+
 def _check(limit: Limit, looked: Sequence[Looked], unmeasured: Unmeasured, stress: bool) -> Check:
     if not looked:
-        nothing = f"nothing measured it: {str(unmeasured) or 'the family was left out'}"
+        nothing = f"nothing measured it: {str(unmeasured) or _not_run(limit)}"
         if stress and not str(unmeasured):
             nothing = f"nothing measured it as configured; {STRESS}{limit.name} limits what the stress test finds"
         return Check(limit, Interval.unknown(math.nan), False, nothing)

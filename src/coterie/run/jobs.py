@@ -205,7 +205,8 @@ def ahead(todo: Sequence[Job], folder: Path, processes: int) -> Ahead:
         return Ahead(f"{words}; how long, the first of them will show")
     usual = sum(known.values()) / len(known)
     seconds = sum(known.get(job.key, usual) for job in todo) / processes
-    return Ahead(f"{words}; about {seconds / 60:.1f} minutes, by what {len(known)} of them took before")
+    about = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(1, round(seconds))} s"
+    return Ahead(f"{words}; about {about}, by what {len(known)} of them took before")
 
 
 def _processes(count: int) -> str:
