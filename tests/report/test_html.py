@@ -270,7 +270,7 @@ def test_it_says_what_to_do_next() -> None:
     assert step.endswith("]).")
     assert any(step.startswith("Membership inference is undecided: about") for step in steps)
     (stressed,) = [step for step in steps if "acquisition" in step]  # a stress test: nothing that is launched
-    assert stressed.startswith("Under stress it leaks (model acquisition): Method says how")
+    assert stressed.startswith("Under stress it leaks (model acquisition): Method says what was changed")
     assert not any("take it for possible" in step for step in steps)  # more seeds would decide
     repeated = [replace(one, repeated=True) for one in sample().findings]
     assert any("take it for possible" in step for step in next_steps(replace(sample(), findings=repeated)))

@@ -83,8 +83,8 @@ def next_steps(result: AuditResult) -> list[str]:
             steps.append(f"{capital(family)} is undecided: {one.decision.remedy(one.unit)}{_meanwhile(one)}.")
     if stressed := [family for family, one in found if one.verdict is Verdict.LEAKS and one.stress]:
         steps.append(
-            f"Under stress it leaks ({', '.join(stressed)}): Method says how that federation differs from yours; "
-            "make sure that yours cannot come to be like it."
+            f"Under stress it leaks ({', '.join(stressed)}): Method says what was changed for that, and so how far "
+            "yours is from it."
         )
     if not result.checks:
         steps.append("Say what you will not go beyond, in [limits]: then the gate decides the same way every time.")
