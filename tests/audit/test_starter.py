@@ -202,6 +202,20 @@ def test_what_is_said_of_arrays_can_be_done_with_arrays(tmp_path: Path) -> None:
     assert "not standardised" in dict(raw)["data"]
 
 
+def test_an_array_that_says_who_holds_an_example_makes_the_clients(tmp_path: Path) -> None:
+    """Of texts or of whole numbers; else the audit would be of a federation that nobody has."""
+    draws, y = np.random.default_rng(0), np.arange(120) % 3
+    towns = np.array(["Aachen", "Bonn", "Cologne"])[np.arange(120) // 40]
+    for number, site in enumerate((towns, np.arange(120) // 40)):
+        np.savez(tmp_path / f"{number}.npz", x=draws.normal(size=(120, 5)), y=y, site=site, note=towns)
+        subject = written(tmp_path / f"{number}.npz")
+        assert subject.partition.model_dump() == {"kind": "by_tag", "tag": "site", "minimum": 10}
+        assert subject.federation().clients == 3
+        assert subject.examples().tag_names["note"] == ("Aachen", "Bonn", "Cologne")
+        assert subject.audit.property is not None  # who holds a row is known; what is asked about is another array
+        assert (subject.audit.property.tag, subject.audit.property.value) == ("note", "Aachen")
+
+
 def test_a_measurement_to_be_learnt_is_known_for_one(tmp_path: Path) -> None:
     frame = people()
     frame["hours"] = np.arange(len(frame)) % 40

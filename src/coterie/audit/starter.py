@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coterie.audit import toml
 from coterie.audit.columns import (
     BOOKKEEPING,
+    CLIENT,
     LABEL,
     MOST_CLASSES,
     SENSITIVE,
@@ -96,7 +97,8 @@ def fitted(path: Path, wishes: Wishes | None = None) -> Fitted:
         examples = source.load()
         found = None if path.is_dir() else _best(_of_tags(examples), examples)
         chosen = [("data", _as_read(examples, path.is_dir()))]
-        return _fitted(path, {"kind": kind, "path": str(path)}, examples, found, None, chosen)
+        spread = _by_array(examples, chosen)
+        return _fitted(path, {"kind": kind, "path": str(path)}, examples, found, spread, chosen)
     return _of_table(path, wishes)
 
 
@@ -194,11 +196,21 @@ def _by_site(frame: pd.DataFrame, site: str) -> Spread:
         clients,
         f"must be 2 at least; is {site!r} the column?",
     )
-    words = (
-        f"# A client is a value of the column {_one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
-    )
+    words = f"# A client is a value of {_one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
     table = {"kind": "by_tag", "tag": site, "minimum": LEAST_OF_A_SITE}
     return Spread(f"{words}\n[partition]\n{toml.entries(table)}", clients, min(MOST_SETS, max(2, clients // 4)))
+
+
+def _by_array(examples: Examples, chosen: list[tuple[str, str]]) -> Spread | None:
+    """By the array beside the examples that is called as those who hold them are."""
+    import pandas as pd
+
+    frame = pd.DataFrame({name: values.numpy() for name, values in examples.tags.items()})
+    named = [name for name in frame.columns if names_clients(frame[name])]
+    if not named:
+        return None
+    chosen.append((f"clients by {named[0]!r}", f"an array, by its name: {frame[named[0]].nunique()} values"))
+    return _by_site(frame, named[0])
 
 
 def _by_labels(examples: Examples) -> Spread:
@@ -340,8 +352,11 @@ def _common(has: NDArray[np.bool_]) -> bool:
 
 def _of_tags(examples: Examples) -> Iterator[Property]:
     for name, values in examples.tags.items():
-        for value in values.unique().tolist()[:FEW_VALUES]:
-            has = (values == value).numpy()
+        if CLIENT.search(name):
+            continue
+        words = examples.tag_names.get(name, ())
+        for number in values.unique().tolist()[:FEW_VALUES]:
+            has, value = (values == number).numpy(), words[number] if words else number
             if _common(has):
                 yield Property(name, value, f"{name} is {value}", {}, has)
 

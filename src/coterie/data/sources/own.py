@@ -294,7 +294,7 @@ class Arrays(OwnFile):
     Bytes of three or four axes are pictures (n, rows, columns[, channels]) and are scaled to 0..1; other numbers stay
     as they are; whole numbers of two axes given as ``tokens`` are texts. One-hot labels are taken too. With
     ``predicts="labels"`` an example may have several labels (0 and 1), with ``"numbers"`` y are measurements. Further
-    arrays of whole numbers, one an example, become tags (``split`` is the published split).
+    arrays of whole numbers or texts, one an example, become tags (``split`` is the published split).
     """
 
     path: Path
@@ -314,17 +314,17 @@ class Arrays(OwnFile):
         require_room(folder.name, folder.stat().st_size, taken, "save it without compression: numpy.savez")
         x, y = held.pop(x_name), held.pop(y_name)
         codes, names = self.targets(y_name, y)
+        facts = {name: values for name, values in held.items() if values.shape == (len(x),)}
+        texts = {name: numbered(values.tolist()) for name, values in facts.items() if values.dtype.kind == "U"}
+        whole = {name: integers(values) for name, values in facts.items() if values.dtype.kind in "iub"}
         return Examples(
             x=self.inputs(x_name, x),
             y=codes,
             classes=len(names),
             name=folder.stem,
-            tags={
-                name: integers(values)
-                for name, values in held.items()
-                if values.shape == (len(x),) and values.dtype.kind in "iub"
-            },
+            tags={**whole, **{name: own for name, (own, _) in texts.items()}},
             label_names=names,
+            tag_names={name: values for name, (_, values) in texts.items()},
         )
 
     def targets(self, name: str, y: Array) -> tuple[torch.Tensor, tuple[str, ...]]:
