@@ -198,6 +198,9 @@ def test_what_is_said_of_arrays_can_be_done_with_arrays(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=scale * draws.normal(size=(120, 5)), y=y)
     small, raw = (fitted(tmp_path / f"{name}.npz").chosen for name in ("small", "raw"))
     assert not any("--" in why for _, why in [*small, *raw])
+    assert dict(small)["no property"] == "nothing is known of an example but its class"
+    np.savez(tmp_path / "rare.npz", x=draws.normal(size=(120, 5)), y=y, ill=np.arange(120) < 3)
+    assert dict(fitted(tmp_path / "rare.npz").chosen)["no property"].startswith("no further array has a value that 10%")
     assert dict(small)["data"] == "120 examples of 5 numbers, 3 classes"
     assert "not standardised" in dict(raw)["data"]
 

@@ -298,8 +298,10 @@ def _fitted(
         chosen.append((f"property {found.says!r}", found.why))
     else:
         common = f"{SHARES[0]:.0%} to {SHARES[1]:.0%} of rows share, in every class"
-        rest = f"no column has a value that {common}; --property COLUMN=VALUE for what you care about"
-        chosen.append(("no property", rest if columns else "nothing is known of an example but its class"))
+        option = "; --property COLUMN=VALUE for what you care about" if columns else ""
+        rest = f"no {'column' if columns else 'further array'} has a value that {common}{option}"
+        nothing = "nothing is known of an example but its class"
+        chosen.append(("no property", rest if columns or examples.tags else nothing))
     template = Template(resources.files("coterie.audit").joinpath("starter.toml").read_text())
     text = template.substitute(
         path=_one_line(path.name),
