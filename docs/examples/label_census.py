@@ -36,7 +36,7 @@ class LabelCensus(Family):
         return "" if isinstance(subject.launched, Trainer) else "needs a trainer of models"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        return [Choice.model_validate({"kind": "secure_sums"})]
+        return [Choice.of("secure_sums")]
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:
         return [SERVER]

@@ -60,12 +60,12 @@ def meant(path: Path) -> str:
     return f"did you mean {str(path.with_name(close[0]))!r}? " if close else ""
 
 
-def contents(path: Path, most: int = MOST) -> bytes:
-    """All of a plain file that holds no more than so many bytes. Raises ``OSError`` where there is none."""
+def contents(path: Path) -> bytes:
+    """All of a plain file that is not too large. Raises ``OSError`` where there is none."""
     require_plain(path)
     size = path.stat().st_size
-    if size > most:
-        raise InvalidInput(f"{path} has {size:,} bytes, more than {most:,}; is it the right file?")
+    if size > MOST:
+        raise InvalidInput(f"{path} has {size:,} bytes, more than {MOST:,}; is it the right file?")
     return path.read_bytes()
 
 

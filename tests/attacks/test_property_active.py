@@ -11,7 +11,7 @@ from tests.attacks.federations import LOCAL, MODEL, marked_examples, passive, ru
 from tests.ring import play
 from torch.nn.functional import cross_entropy
 
-from coterie.attacks.base import Attack, InsiderAttack, Suspicions
+from coterie.attacks.base import Attack, Suspicions
 from coterie.attacks.property import Known, property_threat
 from coterie.attacks.property_active import ActiveProperty, drawn, fitted_head, head_names, hidden_values
 from coterie.attacks.updates import Imitation
@@ -20,6 +20,7 @@ from coterie.data.partition.property import PropertySplit
 from coterie.defences.dpsgd import DpSgd
 from coterie.defences.regularise import L2, Dropout
 from coterie.errors import InvalidInput
+from coterie.flow.adversary import Insider
 from coterie.flow.guard import Defence
 from coterie.flow.imitated import imitated
 from coterie.learn.models.bundled import FaceCnn, Gru
@@ -179,7 +180,8 @@ def test_bad_settings_name_themselves() -> None:
         active(gamma=0)
 
 
-def test_both_are_attacks_by_type() -> None:
+def test_only_the_active_one_takes_an_insiders_seat() -> None:
     looking: Attack[Suspicions] = passive()
-    changing: InsiderAttack[Suspicions] = active()
-    assert looking.threat == changing.threat
+    changing: Attack[Suspicions] = active()
+    assert isinstance(changing, Insider)
+    assert not isinstance(looking, Insider)

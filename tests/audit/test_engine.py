@@ -167,6 +167,16 @@ def test_attacks_that_were_set_otherwise_are_named(tmp_path: Path) -> None:
     assert weak["attacks set otherwise"] == "gradient inversion (iterations 1), canaries (count 10)"
 
 
+def test_the_report_says_who_the_clients_are_and_what_is_asked_about(tmp_path: Path) -> None:
+    """A question about a property can be judged by who knows which."""
+    assert run(tmp_path).subject["clients"].startswith(f"{subject().examples().name}: {subject().federation().clients}")
+    data = {"kind": "table", "path": "x.csv", "label": "y", "above": {"age": 52.0}}
+    for name, words in {"hand": "hand is left", "age": "age above 52"}.items():
+        asked = {"tag": name, "value": "left" if name == "hand" else 1}
+        assert subject(data=data, audit={"property": asked}).asked == words
+    assert subject().asked == ""
+
+
 def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
     run(tmp_path)
     kept = set(tmp_path.rglob("*.json"))
@@ -304,7 +314,9 @@ def test_a_choice_reads_like_words() -> None:
             "mix": [1, 2],
         }
     )
-    assert label(choice) == "IFCA (clusters 4, exact, no poisson, local (steps 3, lr 0.1), mix (1 2))"
+    assert label(choice) == "IFCA (clusters 4, exact, no poisson, local (steps 3, lr 0.1), mix (1, 2))"
+    stack = {"kind": "stack", "members": [{"kind": "dpsgd", "clip": 1.0}, {"kind": "robust"}]}
+    assert label(Choice.model_validate(stack)) == "stack (members (DP-SGD (clip 1) + robust))"
 
 
 class Picky(Toy):

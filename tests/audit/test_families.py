@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -252,7 +253,7 @@ def test_noise_added_by_nobody_known_is_an_error() -> None:
 def test_the_example_is_valid_and_commented() -> None:
     text = example_text()
     assert text.count("#") > 10
-    assert set(parse(__import__("tomllib").loads(text), "example").audit.model_fields_set) >= {"seeds", "property"}
+    assert set(parse(tomllib.loads(text), "example").audit.model_fields_set) >= {"seeds", "property"}
 
 
 # -- from the command line -----------------------------------------------------------------------------------------

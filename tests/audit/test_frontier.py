@@ -18,6 +18,7 @@ from coterie.audit.frontier import beside, frontier, mark_dominated
 from coterie.audit.toml import document
 from coterie.commands import auditing
 from coterie.config.schema import Choice
+from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import Defended, FrontierPoint
 from coterie.measure.intervals import Interval
@@ -158,6 +159,20 @@ def test_a_fresh_frontier_takes_nothing_from_before(tmp_path: Path, monkeypatch:
     after = made()
     assert before.keys() == after.keys()
     assert all(after[one] > before[one] for one in before)
+
+
+def test_where_nothing_can_be_swept_it_is_said_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever would have a defence to sweep is named, with why it has no place."""
+    monkeypatch.setattr(engine, "all_families", lambda named=(): [Reader("reader"), Reader("sweeper", 1.0)])
+    monkeypatch.setattr("coterie.audit.frontier.all_families", lambda named=(): [Reader("sweeper", 1.0)])
+    monkeypatch.setattr(Reader, "admits", lambda self, _: "needs a property" if self.swept else "")
+    monkeypatch.setattr(auditing, "subject_of", lambda path: subject())
+    words = r"\['reader'\] have no defence .*; sweeper, which has one, is left out: needs a property; `coterie audit`"
+    with pytest.raises(InvalidInput, match=words):
+        auditing.run_audit(None, tmp_path, with_frontier=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 class Stressed(Toy):

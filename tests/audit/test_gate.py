@@ -228,3 +228,12 @@ def test_an_attack_is_held_against_its_own_control() -> None:
     unnamed = [replace(one, control_of="") for one in controls]  # then the strongest serves all
     told = Tried(FAMILY, noise(1.0), [replace(evidence, findings=[*real, *unnamed])]).findings
     assert [one.control_runs[0].mean for one in told[:2]] == [0.55, 0.55]
+
+
+def test_a_limit_on_what_was_not_run_names_the_kind_of_attack() -> None:
+    """Two limits are of almost one name, and only one of them is on the attack that was run."""
+    limits = gate.limits_of({"max_membership_auc": 0.6, "stress.max_model_membership_auc": 0.6, "max_cost": 1.0})
+    clustering, models, cost = (check.reason for check in gate.checks(limits, [], []))
+    assert clustering == "nothing measured it: what it is on (membership in a clustering) was not run"
+    assert "(membership in models) was not run" in models
+    assert cost == "nothing measured it: what it is on was not run"

@@ -210,7 +210,7 @@ def test_an_attack_is_named_in_a_file_or_on_the_command_line_and_edits_make_resu
     assert "2 results are from before; --fresh runs all of them again" in again.stderr
     (tmp_path / "helper_of_mine.py").write_text("SCORE = 95\n")
     edited = command(tmp_path, "audit", "a.toml")
-    assert "1 result is from before the arguments changed, and made anew" in edited.stderr
+    assert "1 result is from before the settings changed, and made anew" in edited.stderr
     assert "max_own_share = 0.7: 0.950" in edited.stdout
     assert edited.returncode == 1
 

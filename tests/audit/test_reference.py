@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from coterie.audit import gate, reference
-from coterie.audit.case import check_limits, parse
+from coterie.audit.case import parse
 from coterie.audit.engine import audit
 from coterie.audit.family import built_in
 from coterie.audit.objects import Handed
@@ -76,7 +76,7 @@ def test_a_property_that_is_not_what_it_says_is_refused(tmp_path: Path) -> None:
 
 def test_a_limit_that_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidInput, match="limit max_epsilon=nan is no number"):
-        check_limits({"max_epsilon": math.nan}, ["max_epsilon"])
+        gate.require_sound({"max_epsilon": math.nan}, built_in())
 
 
 @pytest.mark.parametrize("name", ["max_property_auc", "stress.max_property_auc", "max_replaced_accuracy"])
@@ -84,7 +84,7 @@ def test_a_limit_that_a_guess_would_break_is_refused(tmp_path: Path, name: str) 
     for bound in (0.4, 0.5):
         with pytest.raises(InvalidInput, match=rf"limit {name}={bound} must be above 0.5, which guessing scores; 0.6 "):
             audit(parse(SUBJECT | {"limits": {name: bound}}, "subject"), tmp_path)
-    check_limits({name: 0.51}, [name], [name], {name: 0.5})
+    gate.require_sound({name: 0.51}, built_in())
     assert not list(tmp_path.iterdir())
 
 

@@ -121,7 +121,7 @@ def test_a_column_that_says_who_holds_a_row_makes_the_clients(tmp_path: Path) ->
     assert asked.audit.property is not None
     assert asked.audit.property.tag != "clinic"
     asked.rehearse()
-    with pytest.raises(CoterieError, match=r"--clients: column of people.csv='clinc' .*clinic"):
+    with pytest.raises(CoterieError, match=r"people.csv: --clients='clinc' .*clinic"):
         fitted(tmp_path / "people.csv", Wishes("income", "clinc"))
 
 
@@ -168,6 +168,8 @@ def test_gaps_are_left_out_and_it_says_so(tmp_path: Path) -> None:
     subject = written(tmp_path / "people.csv", "income")
     assert subject.data.options["drop_gaps"] is True
     assert len(subject.examples()) == 399
+    chosen = dict(fitted(tmp_path / "people.csv", Wishes("income")).chosen)
+    assert chosen["rows with gaps"].startswith("1 are left out, 1 of them for 'wealth'; name it in drop")
 
 
 def test_arrays_and_pictures_too(tmp_path: Path) -> None:
@@ -185,6 +187,45 @@ def test_arrays_and_pictures_too(tmp_path: Path) -> None:
     pictures = written(tmp_path / "pictures")
     assert pictures.examples().classes == 2
     assert pictures.audit.property is None
+    said = dict(fitted(tmp_path / "pictures").chosen)
+    assert said["data"].startswith("6 examples of 3x32x32, 2 classes, scaled to 32x32 in colour")
+
+
+def test_what_is_said_of_arrays_can_be_done_with_arrays(tmp_path: Path) -> None:
+    """They have no columns, so no option for columns is advised; and nobody standardises them."""
+    draws, y = np.random.default_rng(0), np.arange(120) % 3
+    for name, scale in (("small", 1.0), ("raw", 500.0)):
+        np.savez(tmp_path / f"{name}.npz", x=scale * draws.normal(size=(120, 5)), y=y)
+    small, raw = (fitted(tmp_path / f"{name}.npz").chosen for name in ("small", "raw"))
+    assert not any("--" in why for _, why in [*small, *raw])
+    assert dict(small)["no property"] == "nothing is known of an example but its class"
+    np.savez(tmp_path / "rare.npz", x=draws.normal(size=(120, 5)), y=y, ill=np.arange(120) < 3)
+    assert dict(fitted(tmp_path / "rare.npz").chosen)["no property"].startswith("no further array has a value that 10%")
+    assert dict(small)["data"] == "120 examples of 5 numbers, 3 classes"
+    assert "not standardised" in dict(raw)["data"]
+
+
+def test_an_array_that_says_who_holds_an_example_makes_the_clients(tmp_path: Path) -> None:
+    """Of texts or of whole numbers; else the audit would be of a federation that nobody has."""
+    draws, y = np.random.default_rng(0), np.arange(120) % 3
+    towns = np.array(["Aachen", "Bonn", "Cologne"])[np.arange(120) // 40]
+    for number, site in enumerate((towns, np.arange(120) // 40)):
+        np.savez(tmp_path / f"{number}.npz", x=draws.normal(size=(120, 5)), y=y, site=site, note=towns)
+        subject = written(tmp_path / f"{number}.npz")
+        assert subject.partition.model_dump() == {"kind": "by_tag", "tag": "site", "minimum": 10}
+        assert subject.federation().clients == 3
+        assert subject.examples().tag_names["note"] == ("Aachen", "Bonn", "Cologne")
+        assert subject.audit.property is not None  # who holds a row is known; what is asked about is another array
+        assert (subject.audit.property.tag, subject.audit.property.value) == ("note", "Aachen")
+
+
+def test_a_measurement_to_be_learnt_is_known_for_one(tmp_path: Path) -> None:
+    frame = people()
+    frame["hours"] = np.arange(len(frame)) % 40
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    told = {label: dict(fitted(tmp_path / "people.csv", Wishes(label)).chosen) for label in ("hours", "income")}
+    assert told["hours"]["learn 'hours'"].startswith("as you said: 40 values, each a class of its own")
+    assert told["income"]["learn 'income'"] == "as you said: 2 values"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +275,7 @@ def test_separators_encodings_keys_dates_clients_and_what_is_sensitive_are_seen(
     federation = subject.federation()
     assert federation.clients == 6
     assert federation.examples.x.shape[1] == 4  # two numbers, and the gender, which is asked about and learnt from
-    assert "360 examples of 4," in found.text
+    assert "360 examples of 4 numbers," in found.text
     said = dict(found.chosen)
     assert said["left out 'Patient Id'"] == "numbers the rows, no two alike"
     assert said["left out 'admitted'"] == "holds dates"

@@ -130,6 +130,15 @@ def test_the_table_shows_what_is_met_and_what_stands_behind_a_baseline() -> None
     assert "busy" in text
 
 
+def test_a_narrow_terminal_keeps_what_was_measured() -> None:
+    rows = [("x", Ratio(f"members that {who} misses at one percent", 0.8, "", 0.9, 0.9)) for who in ("LiRA", "RMIA")]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(as_table(rows, machine() | {"load_after": [0.1] * 3}))
+    text = console.export_text()
+    assert all(word in text for word in ("LiRA", "RMIA", "percent", "0.8", "ratio ≥ 0.9"))
+    assert "limit" not in text  # of which no row has one
+
+
 def test_a_neighbour_spins_only_while_its_partner_runs() -> None:
     told: list[str] = []
 

@@ -88,8 +88,7 @@ def test_the_terminal_shows_named_values_and_what_was_kept(tmp_path: Path, capsy
     reproduction.reproduce("toys", "I", SETTINGS, tmp_path)
     told = capsys.readouterr().out
     assert (
-        "1 result is from before; 1 result is from before the code and arguments and data changed, and made anew"
-        in told
+        "1 result is from before; 1 result is from before the code and settings and data changed, and made anew" in told
     )
     assert "│ square of 2 │                 4 │            4 │" in told  # and not 5
 

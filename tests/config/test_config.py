@@ -183,3 +183,20 @@ def test_a_file_makes_us_call_nothing_but_an_architecture(kind: str) -> None:
 def test_a_run_is_kept_where_runs_are(name: str) -> None:
     with pytest.raises(InvalidInput, match="name="):
         parse({"name": name}, "a.toml")
+
+
+def test_a_claim_beside_early_stopping_says_what_that_tells() -> None:
+    """The models that are released hang on the test rows: by when the last of them was made."""
+    words: dict[str, object] = {
+        "data": {"kind": "digits"},
+        "partition": {"kind": "iid", "clients": 4},
+        "model": {"kind": "fcnn"},
+        "trainer": {"kind": "fedavg", "rounds": 4, "local": {"steps": 2, "batch_size": 10, "poisson": True}},
+        "defence": {"kind": "dpsgd", "noise_multiplier": 2.0},
+    }
+    for stop in ({}, {"stop": {"measurements": 2}}):
+        config = parse(words | stop, "example")
+        promise = config.case(config.trainers[0]).promise
+        assert promise is not None
+        assert promise.guarantee.proven
+        assert ("follows from how well models do on clients' test rows" in promise.claim) == bool(stop)

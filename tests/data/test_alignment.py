@@ -55,7 +55,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     ([LEFT, RIGHT], {"ids": "key"}, "ids='key' is no column of party 0"),
     ([LEFT, RIGHT[["id"]]], {"ids": "id"}, "columns of party 1=0 must be at least one; leave that party out"),
     ([LEFT, RIGHT.replace(0.0, np.nan)], {"ids": "id"}, "record 1 of party 1 has NaN or infinity"),
-    ([LEFT, RIGHT.assign(pay=list("abcd"))], {"ids": "id"}, "columns of party 1='object' must be numbers"),
+    ([LEFT, RIGHT.assign(pay=list("abcd"))], {"ids": "id"}, r"columns of party 1 that hold no numbers=\['pay'\] must"),
     ([LEFT], {"columns": [0, 1]}, "columns='given' must be None beside one table a party"),
     (np.ones((2, 3)), {"columns": [0, 1]}, r"len\(columns\)=2 must be one a column of X \(3\)"),
     (np.ones((2, 3)), {"ids": "id"}, "ids='given' must be None beside one table"),

@@ -218,6 +218,31 @@ def test_table_encodes_numbers_texts_and_tags(tmp_path: Path, ending: str) -> No
     assert plain.load(tmp_path).x.tolist() == [[20, 5], [30, 5], [40, 5], [50, 5]]
 
 
+def test_a_column_is_measured_by_public_numbers_where_they_are_given(tmp_path: Path) -> None:
+    """By its own mean and deviation, one row decides what all others are; then a claim about a row is none."""
+    path = tmp_path / "people.csv"
+    people().to_csv(path, index=False)
+    scale = {"age": (30.0, 10.0), "branch": (8.0, 2.0), "constant": (5.0, 1.0)}
+    public = Table(path, label="income", scale=scale).load()
+    assert public.x[:, 0].tolist() == [-1, 0, 1, 2]
+    for made in (public, Table(path, label="income", standardise=False).load()):
+        assert made.elsewhere == ""
+    for table in (
+        Table(path, label="income"),
+        Table(path, label="income", scale={"age": (30.0, 10.0)}),  # the others are standardised
+        Table(path, label="branch", predicts="numbers", drop=("constant",), scale={"age": (30.0, 10.0)}),
+    ):
+        assert "mean and deviation of its columns" in table.load().elsewhere
+    people().assign(age=[20, 30, 40, 50_000]).to_csv(path, index=False)
+    assert torch.equal(Table(path, label="income", scale=scale).load().x[:3], public.x[:3])
+    for wrong, message in (
+        ({"town": (0.0, 1.0)}, "scale='town'"),
+        ({"age": (0.0, 0.0)}, r"scale of 'age'=\(0.0, 0.0\) must be finite numbers, the second above 0"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            Table(path, label="income", scale=wrong).load()
+
+
 def test_a_tag_that_is_kept_is_a_feature_too(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     people().to_csv(path, index=False)

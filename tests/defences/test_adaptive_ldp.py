@@ -115,6 +115,7 @@ def test_the_clipped_variant_says_what_it_spends() -> None:
     facts = PROTOCOL.facts(blobs(), 1e-5)
     said = defence.guarantee(facts)
     assert (said.proven, said.level, said.neighbours) == (True, Level.CLIENT, Neighbours.REPLACE)
+    assert "how many records a client has is public" in str(said)  # by the trainers' roster
     done = play(PROTOCOL, blobs(), MODEL, defence=defence)
     assert done.ring.ledger.epsilon(1e-5, Neighbours.REPLACE) == pytest.approx(said.epsilon, rel=1e-6)
     assert epsilon_of(defence.events(facts), 1e-5, Neighbours.REPLACE) == pytest.approx(said.epsilon)

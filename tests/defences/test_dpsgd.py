@@ -185,11 +185,11 @@ def test_an_example_moves_the_exact_sum_by_its_own_gradient(name: str, blocks: i
 def test_blocks_are_of_one_width() -> None:
     """Rows of a narrower last block are rounded otherwise: one that leaves made others move into a wide one."""
     assert [block_width(width) for width in (0, 16, 4096, 4104, 8200)] == [1, 16, 4096, 2052, 2734]
-    model, params = Dense((40, 9, 3)), stack([Dense((40, 9, 3)).init(2)])
+    model, params = Dense((64, 16, 10)), stack([Dense((64, 16, 10)).init(2)])
     widths: list[int] = []
 
     def batch(width: int) -> Batch:
-        x = torch.randn(1, width, 40, generator=torch.Generator().manual_seed(5))
+        x = torch.randn(1, width, 64, generator=torch.Generator().manual_seed(5))
         ones = torch.ones(1, width)
         return Batch(x, torch.zeros(1, width, dtype=torch.int64), ones, ones[:, 0], ones[:, 0].bool())
 
@@ -198,11 +198,11 @@ def test_blocks_are_of_one_width() -> None:
             widths.append(batch.x.shape[1])
             return super()._passed(params, batch)
 
-    watched = Watched((40, 9, 3))
-    assert watched._stands_alone(params, 32)
+    watched = Watched((64, 16, 10))
+    in_blocks = watched._stands_alone(params, 32)  # some machines round small products otherwise: there, row by row
     widths.clear()
     (found,) = watched.whole_gradients(params, batch(72), 1.0, 10_000, 32).totals
-    assert widths == [32, 32, 32]
+    assert widths == ([32, 32, 32] if in_blocks else [1] * 72)
     (again,) = model.whole_gradients(params, batch(96), 1.0, 10_000, 32).totals
     (last,) = model.whole_gradients(params, replace(batch(96), weights=_behind(72, 96)), 1.0, 10_000, 32).totals
     assert np.array_equal(found, again - last)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,22 +15,27 @@ from tests.deploy.places import Place
 
 from coterie.audit.recorded import RECORDER
 from coterie.config.schema import Config
-from coterie.data.federation import Examples, Federation
+from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition import Iid
+from coterie.defences.noisy_sums.distributed import DistributedNoise
 from coterie.deploy.envelope import DOWN, UP, Channel
 from coterie.deploy.home import LEDGER, Kept
 from coterie.deploy.keys import ServerKeys, shared
-from coterie.deploy.plan import Refused
+from coterie.deploy.own_data import facts_of
+from coterie.deploy.plan import Plan, Refused
 from coterie.deploy.running import described
 from coterie.deploy.transport import TooFewAnswers
 from coterie.errors import DataMissing, InvalidInput, NotPermitted
 from coterie.learn.params import Params
+from coterie.privacy.guarantee import Level
 from coterie.privacy.ledger import Ledger
+from coterie.protocols.clusterings.federated_lloyd import FederatedLloyd
 from coterie.rng import Rng
 from coterie.wire.codec import decode
 from coterie.wire.messages import TRAIN, Down, Published
 from coterie.wire.tape import Tape
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 NETWORK = """
 [model]
 kind = "dense"
@@ -88,6 +95,21 @@ def test_what_the_policy_does_not_allow_is_refused_and_says_why(
     assert all(why in facts["why"] for facts in log.of("declined"))
     assert all(why in one.of("refused")[0]["why"] for one in notes.values())
     assert not any((place.home(number) / "home" / "session.bin").exists() for number in clients)
+
+
+def test_the_documented_files_go_together(tmp_path: Path) -> None:
+    """The owner's file of the documentation takes part in the run that stands below it, and says so of no other."""
+    owner, run = re.findall(r"^```toml\n(.*?)^```", DOCUMENT.read_text(), re.S | re.M)[:2]
+    x = torch.randn(900, 20, generator=Rng.seeded(0).torch())
+    patients = Iid(clients=3, test_share=0.0).split(Examples(x, (x[:, 0] > 0).long(), 2, "patients"), Rng.seeded(0))
+    place = Place.make(tmp_path, patients, tomllib.loads(owner)["policy"])
+    directed, log = direction(place, run, Hand(clients_of(place)[0]))
+    directed.run()
+    assert not log.of("declined")
+    chosen = run.replace('"fedavg"', '"ifca"')
+    directed, _ = direction(place, chosen, Hand(clients_of(place)[0]))
+    with pytest.raises(TooFewAnswers, match="client0, client1, client2: policy: trainer 'ifca' is not among"):
+        directed.run()
 
 
 def test_a_client_alone_can_refuse_and_the_others_go_on(tmp_path: Path) -> None:
@@ -282,3 +304,16 @@ def test_messages_are_recorded_where_every_policy_allows_it(tmp_path: Path) -> N
         torch.testing.assert_close(mean[name].float(), leaf, rtol=0.05, atol=0.05)
     assert 'kind = "fedavg"' in (tmp_path / "tape" / "recording.toml").read_text()
     assert log.of("exchange")[0]["readable"] == sorted(mean)
+
+
+def test_rows_that_are_prepared_by_each_other_still_hide_a_client_but_no_record() -> None:
+    """A client standardises what it has by what it has: all of that is its own, and none of it one record's."""
+    examples, nobody = replace(toy().examples, elsewhere="their mean"), torch.empty(0, dtype=torch.int64)
+    data = Federation(examples, Shards.of([torch.arange(60)]), Shards.of([nobody]), torch.tensor([-1]))
+    for level, proven in ((Level.CLIENT, True), (Level.RECORD, False)):
+        protocol = FederatedLloyd(2, level, centres=torch.eye(4)[:2], steps=1, bound=1.0)
+        noise = DistributedNoise.within(1.0, 1e-5, protocol.releases(), level, clients=3)
+        config = Config.model_validate({"trainer": {"kind": "federated_lloyd"}})
+        facts = facts_of(Plan(protocol, noise, None, config), data, 3, 0, 1e-5)
+        assert facts is not None
+        assert noise.guarantee(facts).proven == proven

@@ -34,7 +34,6 @@ from coterie.flow.stack import Stack
 from coterie.learn.generative.duel import Bout
 from coterie.seal.mock import MockCipher
 
-PRESENT = 6  # clients of the members' federation that have data and are there from the start
 Make = Callable[[Protocol[Any]], Defence]
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from tests.laws.defences import PAIRS, Shield, every_pair
 from tests.laws.members import POISSON, TRAINERS, Member
-from tests.ring import play
+from tests.ring import blobs, play
 
-from coterie.data.federation import Federation
+from coterie.data.federation import Federation, Shards
 from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
 from coterie.privacy.accounting import dpsgd_events, epsilon_of
-from coterie.privacy.guarantee import Neighbours, RunFacts, Whom
+from coterie.privacy.guarantee import Level, Neighbours, RunFacts, Whom
+from coterie.protocols.base import Trainer
+from coterie.protocols.sattler import Sattler
+from coterie.wire.messages import TRAIN, Down
 
 DELTA = 1e-5
 
@@ -49,6 +54,26 @@ def test_dpsgd_spends_what_it_forecasts(member: Member) -> None:
     assert 0 < spent <= forecast * (1 + 1e-6)
     if protocol.participation == 1 and protocol.placements == 0:
         assert spent == pytest.approx(forecast, rel=1e-3)
+
+
+PLACING = {name: member for name, member in TRAINERS.items() if name.startswith(("sattler", "cosine"))}
+
+
+@pytest.mark.parametrize("member", PLACING.values(), ids=PLACING.keys())
+def test_who_is_often_away_spends_no_more_than_the_forecast(member: Member) -> None:
+    """Clusters that were split meanwhile: whoever comes back trains to be placed, and that was paid for in advance."""
+    local = replace(POISSON, batch_size=4, steps=1)
+    protocol: Any = replace(member.protocol, local=local, rounds=8)  # type: ignore[type-var]
+    federation, defence = blobs((12,) * 12), DpSgd(0.5, 1.2)
+    if isinstance(protocol, Sattler):
+        protocol = replace(protocol, most=8, wait=0)
+
+    def away(asked: Down) -> list[int]:  # there to be placed, and gone by the time that their cluster is split again
+        return [0, 1, 2] if asked.kind == TRAIN else []
+
+    done = play(protocol, federation, member.model, defence=defence, lost=away)
+    forecast = epsilon_of(defence.events(facts(protocol, federation)), DELTA)
+    assert 0 < done.ring.ledger.epsilon(DELTA) <= forecast * (1 + 1e-6)
 
 
 RESPONSES = {name: pair for name, pair in PAIRS.items() if name.startswith(("randomised response", "perturb once"))}
@@ -95,6 +120,30 @@ def test_a_claim_is_finite_only_with_noise_and_bounds(shield: Shield, member: Me
         assert beside is not None
         assert not beside.proven
         assert "also reveals its label" in beside.why_not
+
+
+@every_pair
+def test_nothing_is_claimed_where_a_record_shows_in_more_than_its_own_row(shield: Shield, member: Member) -> None:
+    """Rows that were made from all rows, and rows that are dealt twice: noise for one row covers neither."""
+    protocol: Any = member.protocol
+    if isinstance(protocol, Trainer):
+        protocol = replace(protocol, local=replace(POISSON, batch_size=4, steps=protocol.local.steps))
+    federation, defence = member.federation(), shield.active(protocol)
+    said = defence.guarantee(facts(protocol, federation))
+    if said is None or not said.proven:
+        return
+    made = replace(federation, examples=replace(federation.examples, elsewhere="the largest of all rows"))
+    spoiled = [(made, "the largest of all rows")]
+    if isinstance(federation, Federation) and said.level is Level.RECORD:
+        shards = federation.train
+        parts = [shards[client] for client in range(len(shards))]
+        twice = Shards.of([torch.cat([parts[0], parts[1][:2]]), *parts[1:]])
+        spoiled.append((replace(federation, train=twice), r"dealt more than once \(2 rows come again\)"))
+    for other, why in spoiled:
+        found = defence.guarantee(facts(protocol, other))
+        assert found is not None
+        assert not found.proven
+        assert re.search(why, found.why_not)
 
 
 def test_a_release_without_noise_costs_infinity() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tests.laws.members import CLUSTERERS, Member
 from tests.ring import play, turn
+from torch import Tensor
 
 from coterie.data.federation import Federation, Shards
 from coterie.defences.noisy_sums.central import CentralNoise
@@ -17,6 +19,9 @@ from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import NoisySums, grid_of
 from coterie.defences.secure_sums import PairwiseMasks
 from coterie.flow.ask import Sums
+from coterie.learn.clusters.clipping import ClientClip, RecordClip
+from coterie.learn.clusters.points import Points
+from coterie.learn.clusters.statistics import Unit, statistics
 from coterie.learn.whole import STEP, UNITS
 from coterie.wire.messages import Kind
 
@@ -57,6 +62,42 @@ def test_the_order_of_records_decides_no_bit(name: str) -> None:
     member = BOUNDED[name]
     runs = [play(member.protocol, one, None).bytes for one in (member.federation(), shuffled(member.federation()))]
     assert runs[0] == runs[1]
+
+
+REQUESTS = ("outer", "weights", "bound", "centres", "lloyd 1", "reach 1", "middle 1")
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("unit", [ClientClip, RecordClip])
+def test_a_client_that_goes_changes_no_bit_of_the_others(kind: str, weighted: bool, unit: Unit) -> None:
+    """Odd widths, and clients alike, who are computed together: where the others' rows lie is then another thing."""
+    draws = torch.Generator().manual_seed(0)
+    sizes = [*[50] * 600, *torch.randint(1, 60, (300,), generator=draws).tolist()]
+    for width in (5, 7):
+        x = 10 * torch.randn(sum(sizes), width, generator=draws)
+        weights = torch.rand(len(x), generator=draws) if weighted else None
+        public = {
+            "middle": x.mean(0),
+            "centres": x[:1] if kind.startswith(("reach", "middle")) else x[:4],
+            "bound": torch.tensor(8.0),
+            "subspace": torch.eye(width)[:2],
+            "known": torch.randn(6, 2, generator=draws),
+        }
+        whole, less = (Points(part, offsets, weights=own) for part, offsets, own in _without_first(x, sizes, weights))
+        expected, found = (statistics(kind, public, points, unit) for points in (whole, less))
+        for name, leaf in expected.items():
+            assert torch.equal(found[name][1:], leaf[1:]), name
+
+
+Held = tuple[Tensor, Tensor, Tensor | None]  # points, offsets, weights
+
+
+def _without_first(x: Tensor, sizes: list[int], weights: Tensor | None) -> Iterator[Held]:
+    """Points as they are, and with the first client's gone."""
+    for gone in (0, sizes[0]):
+        offsets = torch.tensor([0, sizes[0] - gone, *sizes[1:]]).cumsum(0)
+        yield x[gone:].clone(), offsets, None if weights is None else weights[gone:].clone()
 
 
 @every_bounded

@@ -319,3 +319,12 @@ def test_evidence_survives_its_plain_form() -> None:
     assert over_seeds([back, back]).interval == over_seeds([one, one]).interval
     assert again.utility.most == math.inf
     assert math.isnan(again.utility.spread)
+
+
+def test_what_nobody_said_of_defences_is_not_said() -> None:
+    """Judged by hand a finding knows of no defence, and may well come of a defended run."""
+    by_hand = Finding.of("guess", "accuracy", Sample.share(9, 10), 0.5, "clients", "nothing")
+    audited = replace(by_hand, family="profiling")
+    assert "defence" not in by_hand.sentence
+    assert "(accuracy; chance 0.500) without a defence: it leaks" in audited.sentence
+    assert "(accuracy; chance 0.500) under dropout" in replace(by_hand, defence="dropout").sentence

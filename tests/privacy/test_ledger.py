@@ -102,6 +102,23 @@ def test_fits_compose_and_one_too_many_is_refused() -> None:
     assert book.spent == pytest.approx(six)
 
 
+def test_records_that_are_dealt_anew_pay_for_both_runs() -> None:
+    """Twenty records are all that one client has, and then all that the other has: no client was sampled so twice."""
+    few, many = dpsgd_events(0.5, 4.0, 40), dpsgd_events(0.05, 4.0, 40)
+    book = Ledger(delta=DELTA)
+    for small in (0, 1):
+        with book.reserve(CLAIM, few) as own:
+            own.spend(spend(4.0, 0.5), (small,), 40)
+            own.spend(spend(4.0, 0.05), (1 - small,), 40)
+    assert book.spent == pytest.approx(epsilon_of([*few, *few], DELTA))
+    assert book.spent > 1.1 * epsilon_of([*few, *many], DELTA)
+    with book.reserve(CLAIM, few) as own:  # who was asked more often, and who was sampled more, need not be the same
+        own.spend(spend(4.0, 0.5), (0,), 10)
+        own.spend(spend(4.0, 0.1), (1,), 20)
+        own.spend(spend(4.0, 0.2), (1,), 20)
+    assert book.spent == pytest.approx(epsilon_of([*few, *few, *few], DELTA))
+
+
 def test_a_fit_that_fails_has_spent_what_it_released() -> None:
     book = Ledger(delta=DELTA)
     with pytest.raises(ArithmeticError):

@@ -16,11 +16,9 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent, LaplaceDpEvent
 from torch import Tensor
 
-from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped, clip_clients
+from coterie.learn.clusters.clipping import Bounded, ClientClip, Clip, RecordClip, Unclipped, bounded, clip_clients
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.learn.clusters.lloyd import (
-    cluster_counts,
-    cluster_means,
     cluster_sums,
     counts,
     leading_subspace,
@@ -35,6 +33,16 @@ from coterie.privacy.accounting import split_gaussian
 from coterie.rng import Rng
 
 DELTA = 1e-6
+
+
+def cluster_counts(points: Points, labels: Tensor, clusters: int, clip: Clip) -> Bounded:
+    """With its sensitivity: one record is one count, however its norm is clipped."""
+    return bounded(counts(points, labels, clusters), clip, lambda _: (1.0, 1.0))
+
+
+def cluster_means(sums: Tensor, heads: Tensor) -> Tensor:
+    """Sums over counts where there is something to count, zero elsewhere."""
+    return sums / heads.clamp_min(1).unsqueeze(-1)
 
 
 @dataclass(frozen=True)

@@ -269,7 +269,11 @@ def test_it_says_what_to_do_next() -> None:
     assert with_interval(best.interval) in step
     assert step.endswith("]).")
     assert any(step.startswith("Membership inference is undecided: about") for step in steps)
-    assert not any("acquisition" in step for step in steps)  # a stress test
+    (stressed,) = [step for step in steps if "acquisition" in step]  # a stress test: nothing that is launched
+    assert stressed.startswith("Under stress it leaks (model acquisition): Method says what was changed")
+    assert not any("take it for possible" in step for step in steps)  # more seeds would decide
+    repeated = [replace(one, repeated=True) for one in sample().findings]
+    assert any("take it for possible" in step for step in next_steps(replace(sample(), findings=repeated)))
     assert steps[-1] == "Do not launch before min_accuracy = 0.95 is met."
     assert all(step in " ".join(Page(render(sample())).texts) for step in steps)
     (broken,) = [one for one in sample().defended if one.promise and one.promise.outcome is Outcome.VIOLATED]
@@ -314,6 +318,11 @@ def test_a_stated_epsilon_without_a_proof_is_no_guarantee() -> None:
     promise = Promise(stated, None, Outcome.NOT_REFUTED, ["x"])
     text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], promise=promise)]))).text
     assert "No formal guarantee the choice leaks (stated: ε = 12.1)" in text
+    assert text.count("not refuted") == 2  # what that means, and the verdict
+    silent = replace(promise, guarantee=Guarantee.none("it adds no noise", Level.RECORD, Trust.LOCAL_NOISE))
+    text = Page(render(replace(EMPTY, defended=[replace(sample().defended[0], promise=silent)]))).text
+    assert "no claim to judge" in text  # where no epsilon is stated, none can be refuted
+    assert text.count("not refuted") == 1
 
 
 def test_what_the_attacks_on_a_recording_suspect_is_shown() -> None:

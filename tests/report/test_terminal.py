@@ -12,9 +12,12 @@ import pytest
 from rich.console import Console
 from tests.report.sample import sample
 
+from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import AuditResult, Check, Finding, Limit, over_seeds
 from coterie.measure.headline import brief_of, judged
 from coterie.measure.intervals import Interval, Sample
+from coterie.measure.verdicts import Verdict
+from coterie.privacy.guarantee import Guarantee, Level, Trust
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
 from coterie.report.terminal import HEAT, LINES, leak_lines, picture, show
@@ -33,6 +36,7 @@ def test_what_each_kind_is_judged_by_is_printed() -> None:
         (line,) = [line for line in text.splitlines() if f" {capital(family)}" in line and " by " in line]
         assert ("not scored" if math.isnan(one.score) else f"{one.score:.3f}") in line
         assert one.verdict.value in line
+        assert (one.unscored_for in line) == (one.verdict is Verdict.NOT_SCORED)
     for words in ("undecided", "✓ holds", "claims nothing", "✕ broken", "Gate: failed", "(stress)",
                   "Left out: 3, such as vertical",
                   "ledger: ε = 2.861 spent", "a constant answer 0.400"):  # fmt: skip
@@ -83,6 +87,16 @@ def test_who_has_learnt_nothing_has_no_price() -> None:
     text = printed(replace(sample(), as_configured=[none]), width=250)
     assert "learnt nothing: no sure gain over a constant answer" in text
     assert "Undefended, it has learnt nothing that its clients would not have without it." in text
+
+
+def test_where_no_epsilon_is_claimed_none_is_called_unrefuted() -> None:
+    served = sample().as_configured[0]
+    for stated, words in ((2.5, "○ not refuted: no formal guarantee"), (math.inf, "no epsilon is claimed")):
+        said = Guarantee.none("x", Level.RECORD, Trust.LOCAL_NOISE, stated=stated)
+        row = replace(served, promise=Promise(said, None, Outcome.NOT_REFUTED, ["x"]))
+        text = printed(replace(sample(), as_configured=[row]), width=250)
+        assert words in text
+        assert ("not refuted" in text) == (stated < math.inf)
 
 
 def test_the_colour_follows_the_leakage() -> None:

@@ -110,8 +110,8 @@ def test_other_arguments_and_other_data_make_another_result(tmp_path: Path) -> N
         "1 job on 1 process; how long, the first of them will show",
         "same",
         "1 result is from before",
-        "1 result is from before the arguments changed, and made anew",
-        "1 job on 1 process; about 0.0 minutes, by what 1 of them took before",
+        "1 result is from before the settings changed, and made anew",
+        "1 job on 1 process; about 1 s, by what 1 of them took before",
         "same",
     ]
     data.write_text("1,3")

@@ -92,7 +92,7 @@ def test_clusters_by_hand() -> None:
     assert found.values[0] == pytest.approx(0.6)
     assert math.isnan(found.values[1])
     assert found.empty == found.starved == (1,)
-    assert found.warning == "1 of 3 models are used by nobody: 1"
+    assert found.warning == "nobody uses model 1 of the 3 (counted from 0)"
     assert found.words == f"clients a model: 3 (0.6), 1 (1); ARI {found.ari:.2f}; {found.warning}"
     alone = Clusters.of(Scores(torch.linspace(0.1, 1.0, 10), torch.eye(10)), torch.full((10,), -1))
     assert alone.words == "clients a model: 10 models of 1 to 1 (0.1 to 1)"

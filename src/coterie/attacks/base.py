@@ -13,8 +13,6 @@ from torch import Tensor
 
 from coterie.data.auxiliary import Auxiliary
 from coterie.rng import Rng
-from coterie.wire.codec import Memory
-from coterie.wire.messages import Contributions, Down
 from coterie.wire.view import ThreatModel, View
 
 Guess_co = TypeVar("Guess_co", covariant=True)
@@ -27,16 +25,6 @@ class Attack(Protocol[Guess_co]):
     def threat(self) -> ThreatModel: ...
 
     def infer(self, view: View, auxiliary: Auxiliary, rng: Rng) -> Guess_co: ...
-
-
-class InsiderAttack(Attack[Guess_co], Protocol[Guess_co]):
-    """An adversary that is a client, and answers in place of its own.
-
-    ``asked`` holds the models that its clients were given, opened; ``memory`` is what it wants to keep, as values that
-    the wire's codec knows.
-    """
-
-    def answer(self, asked: Down, honest: Contributions, memory: Memory, rng: Rng) -> Contributions: ...
 
 
 @dataclass(frozen=True)

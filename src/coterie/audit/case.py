@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from coterie import __version__
 from coterie.audit.stamps import stamps
 from coterie.config import registry
 from coterie.config.built import Case
-from coterie.config.schema import Choice, Config, beside, read_toml, validate
+from coterie.config.schema import Choice, Config, Strict, beside, read_toml, validate
 from coterie.data.federation import Examples, Federation, Shards
 from coterie.data.partition.dealing import value_of
-from coterie.errors import CoterieError, InvalidInput, nearest, require
+from coterie.errors import CoterieError, InvalidInput, require
 from coterie.flow.protocol import AnyProtocol
 from coterie.run.fingerprint import code
 from coterie.run.fitting import require_fit
@@ -32,18 +31,16 @@ MOST_ROUNDS = 1_000_000
 FORMAT = 3  # of what a job keeps: results in another are not taken
 
 
-class Property(BaseModel):
+class Property(Strict):
     """What an adversary would like to know about a client's examples: one of their tags."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     tag: str
     value: int | str = 1  # its number, or what that stands for: "Female"
 
 
-class PropertySettings(BaseModel):
+class PropertySettings(Strict):
     """Of property inference: ``[audit.property_inference]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     clients: int = Field(default=4, ge=3, le=10_000)  # the fewer, the more shows of each: the paper's tables start at 3
     every: int = Field(default=3, ge=2)  # rounds; neighbours oppose each other, so every other looks like a property
     warmup: int = Field(default=20, ge=0, le=MOST_ROUNDS)  # rounds that are not looked at
@@ -54,79 +51,69 @@ class PropertySettings(BaseModel):
     controls: tuple[Literal["placebo", "absent"], ...] = ("placebo",)  # beside each attack, and as long as it takes
 
 
-class ClientsPropertySettings(BaseModel):
+class ClientsPropertySettings(Strict):
     """Of the property that clients hold: ``[audit.property_of_clients]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     looks: int = Field(default=6, ge=1, le=1_000)  # rounds that are looked at, spread evenly
     imagined: int = Field(default=96, ge=8, le=10**6)  # clients that the adversary trains, for each published model
 
 
-class AcquisitionSettings(BaseModel):
+class AcquisitionSettings(Strict):
     """Of model acquisition: ``[audit.model_acquisition]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     join: int = Field(default=20, ge=1, le=MOST_ROUNDS)  # the first newcomer's round; others follow, two rounds apart
 
 
-class ProfilingSettings(BaseModel):
+class ProfilingSettings(Strict):
     """Of preference profiling: ``[audit.preference_profiling]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     retrain: int = Field(default=3, ge=1, le=1_000)  # rounds, spread evenly up to the last, whose models are profiled
     per_class: int = Field(default=20, ge=1, le=100_000)  # examples of each class that the server holds
 
 
-class MembershipSettings(BaseModel):
+class MembershipSettings(Strict):
     """Of membership in a clustering: ``[audit.kmeans_membership]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     trials: int = Field(default=500, ge=2, le=1_000_000)  # releases with the record, and as many without
 
 
-class ModelMembershipSettings(BaseModel):
+class ModelMembershipSettings(Strict):
     """Of membership in models: ``[audit.model_membership]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     rehearsals: int = Field(default=8, ge=4, le=10_000)  # federations that the adversary trains itself
     share: float = Field(default=0.8, gt=0, le=1)  # of the records, in each of them
     records: int = Field(default=4000, ge=10, le=10**7)  # members that are asked about, at most, and as many others
 
 
-class CanarySettings(BaseModel):
+class CanarySettings(Strict):
     """Of canaries: ``[audit.canaries]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     count: int = Field(default=400, ge=10, le=1_000_000)  # made-up records, about half of which are planted
 
 
-class ReconstructionSettings(BaseModel):
+class ReconstructionSettings(Strict):
     """Of reconstruction from k-means: ``[audit.kmeans_reconstruction]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     victims: int = Field(default=5, ge=1, le=10_000)  # clients, of each of which one record is looked for
 
 
-class InversionSettings(BaseModel):
+class InversionSettings(Strict):
     """Of gradient inversion: ``[audit.gradient_inversion]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     pictures: int = Field(default=2, ge=1, le=64)  # that a client's update is of, at most
     victims: int = Field(default=4, ge=1, le=10_000)
     iterations: int = Field(default=300, ge=1, le=10_000_000)
 
 
-class ClientReconstructionSettings(BaseModel):
+class ClientReconstructionSettings(Strict):
     """Of reconstruction inside a cluster: ``[audit.client_reconstruction]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     rounds: int = Field(default=30, ge=1, le=MOST_ROUNDS)  # at most
     tapped: float = Field(default=1.0, ge=0, le=1)  # share of the victim's uploads that is read
     steps: int = Field(default=10, ge=1, le=100_000)  # of the generator, a round
 
 
-class AuditOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class AuditOptions(Strict):
     seeds: int = Field(default=3, ge=1, le=MOST_SEEDS)
     families: tuple[str, ...] = ()  # all that the data admit, if empty
     attacks: tuple[str, ...] = ()  # families of one's own: module:Family, or the path of a .py file
@@ -144,10 +131,9 @@ class AuditOptions(BaseModel):
     canaries: CanarySettings = CanarySettings()
 
 
-class RecordedOptions(BaseModel):
+class RecordedOptions(Strict):
     """What the attacks on a recording must be told beside it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     folder: Path | None = None  # the command line names it
     truth: str | None = None  # a file in that folder; without one nothing is scored
     adversary: tuple[int, ...] = Field(default=(0,), min_length=1)  # the clients that a curious client is
@@ -227,7 +213,7 @@ class Subject(Config):
         train, test = (Shards(rows[own.rows], own.offsets) for own in (part.train, part.test))
         return replace(part, examples=examples, train=train, test=test)
 
-    def rehearse(self) -> None:
+    def rehearse(self) -> Federation:
         """Build all that the user wrote before anything long begins: a mistake is said at once."""
         federation = self.federation()
         self._require_classes(federation.examples)
@@ -248,6 +234,18 @@ class Subject(Config):
             present = len(federation.examples.y.unique())
             require(present >= 2, "classes that any row has", present, "must be 2 at least: there is nothing to learn")
             require_fit(case.model, federation.examples, self.model.kind, self.seed)
+        return federation
+
+    @property
+    def asked(self) -> str:
+        """What property inference looks for, in words; empty where nothing is said."""
+        wanted = self.audit.property
+        if wanted is None:
+            return ""
+        above = self.data.options.get("above")
+        if isinstance(above, Mapping) and wanted.tag in above:
+            return f"{wanted.tag} {'above' if wanted.value == 1 else 'not above'} {in_words(above[wanted.tag])}"
+        return f"{wanted.tag} is {wanted.value}"
 
     def _require_classes(self, examples: Examples) -> None:
         require(
@@ -354,10 +352,13 @@ def label(choice: Choice) -> str:
 
 
 def in_words(value: object) -> str:
+    if isinstance(value, Mapping) and "kind" in value:
+        return label(Choice.model_validate(value))
     if isinstance(value, Mapping):
         return ", ".join(_option(str(key).replace("_", " "), item) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return " ".join(in_words(item) for item in value)
+        parts = [in_words(item) for item in value]
+        return (" + " if any(isinstance(item, Mapping) for item in value) else ", ").join(parts)
     if isinstance(value, int | float) and not isinstance(value, bool):
         short = f"{value:g}"
         return short if float(short) == value else str(value)  # rows are told apart by these words
@@ -368,22 +369,3 @@ def _option(name: str, value: object) -> str:
     if isinstance(value, bool):
         return name if value else f"no {name}"
     return f"{name} ({in_words(value)})" if isinstance(value, Mapping | list | tuple) else f"{name} {in_words(value)}"
-
-
-def check_limits(
-    limits: dict[str, float],
-    known: list[str],
-    shares: Collection[str] = (),
-    chances: Mapping[str, float] | None = None,
-) -> None:
-    """``shares``: those of a score between 0 and 1. A limit of 60 there is a slip, and would be met by anything.
-
-    ``chances``: what guessing scores. A limit of no more would be met by hardly anything.
-    """
-    for name, bound in limits.items():
-        if name not in known:
-            raise InvalidInput(f"limit {name!r} {nearest(name, known)}")
-        require(not math.isnan(bound), f"limit {name}", bound, "is no number; nothing can be held against it")
-        require(name not in shares or 0 <= bound <= 1, f"limit {name}", bound, "must lie in 0..1, as the score does")
-        if (chance := (chances or {}).get(name)) is not None and bound <= chance:
-            raise InvalidInput(f"limit {name}={bound} must be above {chance:g}, which guessing scores; 0.6 leaves room")

@@ -37,7 +37,7 @@ class ClusteringFamily(Family):
 
 
 def noise(added_by: Place, epsilon: float = 1.0) -> Choice:
-    return Choice.model_validate({"kind": NOISY_SUMS, "added_by": added_by, "epsilon": epsilon})
+    return Choice.of(NOISY_SUMS, added_by=added_by, epsilon=epsilon)
 
 
 def as_pictures(examples: Examples, vectors: Sequence[Tensor]) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from coterie.audit import curves, gate, work
-from coterie.audit.case import AuditOptions, Subject, check_limits, label
-from coterie.audit.family import Family, built_in
+from coterie.audit.case import AuditOptions, Subject, label
+from coterie.audit.family import Family
 from coterie.audit.plugins import all_families, find
 from coterie.audit.recorded import Recording
 from coterie.config.schema import Choice
@@ -39,9 +39,8 @@ def audit(
     """
     started = time.monotonic()
     families = all_families(subject.audit.attacks)
-    check_limits(subject.limits, gate.known_limits(families), gate.shares(built_in()), gate.chances(families))
-    if not subject.recorded:
-        subject.rehearse()
+    gate.require_sound(subject.limits, families)
+    clients = "" if subject.recorded else subject.rehearse().describe()
     loose = _loose(subject)
     if loose and gate.EPSILON in subject.limits:
         raise InvalidInput(f"limit {gate.EPSILON}: {loose}")
@@ -59,7 +58,7 @@ def audit(
     rows = settled([*shown.served.values(), *(one.defended for one in tried)])
     return AuditResult(
         title=f"Audit of {subject.name}",
-        subject=_words(subject),
+        subject=_words(subject, clients),
         findings=[finding for one in tried for finding in one.findings],
         defended=[] if subject.recorded else rows[len(shown.served) :],
         as_configured=rows[: len(shown.served)],
@@ -192,7 +191,8 @@ def reading(families: Sequence[Family], subject: Subject) -> list[tuple[Family, 
     return [(family, choice) for family in families for choice in named[family.name]]
 
 
-def _words(subject: Subject) -> dict[str, str]:
+def _words(subject: Subject, clients: str) -> dict[str, str]:
+    asked = {"property that is asked about": subject.asked} if subject.asked else {}
     if subject.recorded:
         return {
             "recording": str(subject.recorded.folder),
@@ -201,14 +201,17 @@ def _words(subject: Subject) -> dict[str, str]:
             "model": label(subject.model),
             "trainer": label(subject.trainers[0]),
             "defence": label(subject.defence),
+            **asked,
             **_other_settings(subject),
         }
     return {
         "data": label(subject.data),
+        "clients": clients,
         "partition": label(subject.partition),
         "model": label(subject.model),
         "trainer": label(subject.trainers[0]),
         "defence": label(subject.defence),
+        **asked,
         **_other_settings(subject),
     }
 

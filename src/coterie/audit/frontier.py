@@ -11,6 +11,7 @@ from coterie.audit import gate, work
 from coterie.audit.case import NAMES, Subject, in_words, label
 from coterie.audit.engine import reading
 from coterie.audit.family import Family
+from coterie.audit.plugins import all_families
 from coterie.audit.reference import AS_CONFIGURED
 from coterie.audit.tried import Tried
 from coterie.config.schema import Choice
@@ -48,11 +49,7 @@ def frontier(
     ``known``: what the audit says of defences. A claim that any test refutes meets no limit on epsilon here either.
     """
     sweeps = {family.name: [(Choice(kind="none"), 0.0), *family.sweep(subject)] for family in families}
-    swept = [family for family in families if len(sweeps[family.name]) > 1]
-    if not swept:
-        raise InvalidInput(
-            f"families={[family.name for family in families]} have no defence whose strength can be swept"
-        )
+    swept = sweeping(subject, families)
     wanted = [(family, choice) for family in swept for choice, _ in sweeps[family.name]]
     plan = work.Plan.of(subject, wanted, [choice for _, choice in wanted], reading(families, subject))
     shown = work.run(plan, subject, folder, progress=progress)
@@ -68,6 +65,20 @@ def frontier(
             found.append(of_family(subject, family, settings, served, broken, missing))
         elif missing:
             found.append(_nothing(family, missing))
+    return found
+
+
+def sweeping(subject: Subject, families: Sequence[Family], left_out: Sequence[LeftOut] = ()) -> list[Family]:
+    """Those that have a defence to sweep; it is an error if nobody has. ``left_out``: who might have had one."""
+    found = [family for family in families if family.sweep(subject)]
+    if not found:
+        able = {one.name for one in all_families(subject.audit.attacks) if type(one).sweep is not Family.sweep}
+        could = [one for one in left_out if one.family in able]
+        why = "; ".join(f"{one.family}, which has one, is left out: {one.reason}" for one in could)
+        raise InvalidInput(
+            f"families={[family.name for family in families]} have no defence whose strength can be swept; "
+            f"{f'{why}; ' if why else ''}`coterie audit` goes without"
+        )
     return found
 
 

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from coterie.audit.family import Family
+from coterie.audit.family import Family, built_in
 from coterie.audit.tried import Tried
+from coterie.errors import InvalidInput, nearest, require
 from coterie.measure import utility
 from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import Check, Defended, Finding, LeftOut, Limit
@@ -41,6 +42,19 @@ def chances(families: Sequence[Family]) -> dict[str, float]:
     """By limit, what guessing scores, where that is known before anything is run."""
     known = [(one, one.chance) for one in families if one.chance is not None]
     return {leakage_limit(one, stress): chance for one, chance in known for stress in (False, True)}
+
+
+def require_sound(limits: Mapping[str, float], families: Sequence[Family]) -> None:
+    """A limit of 60 on a share is a slip, and would be met by anything; one below what guessing scores, by nothing."""
+    known, between_0_and_1, guessing = known_limits(families), shares(built_in()), chances(families)
+    for name, bound in limits.items():
+        if name not in known:
+            raise InvalidInput(f"limit {name!r} {nearest(name, known)}")
+        require(not math.isnan(bound), f"limit {name}", bound, "is no number; nothing can be held against it")
+        inside = name not in between_0_and_1 or 0 <= bound <= 1
+        require(inside, f"limit {name}", bound, "must lie in 0..1, as the score does")
+        if (chance := guessing.get(name)) is not None and bound <= chance:
+            raise InvalidInput(f"limit {name}={bound} must be above {chance:g}, which guessing scores; 0.6 leaves room")
 
 
 def leakage_limit(family: Family, stress: bool = False) -> str:
@@ -133,9 +147,15 @@ class Unmeasured:
         return "".join(said[:1]) + (f" (and {more} more)" if more > 0 else "")
 
 
+def _not_run(limit: Limit) -> str:
+    """Names of limits are alike: max_membership_auc is on clusterings alone."""
+    on = [one.name for one in built_in() if leakage_limit(one) == limit.name.removeprefix(STRESS)]
+    return f"what it is on ({', '.join(on)}) was not run" if on else "what it is on was not run"
+
+
 def _check(limit: Limit, looked: Sequence[Looked], unmeasured: Unmeasured, stress: bool) -> Check:
     if not looked:
-        nothing = f"nothing measured it: {str(unmeasured) or 'the family was left out'}"
+        nothing = f"nothing measured it: {str(unmeasured) or _not_run(limit)}"
         if stress and not str(unmeasured):
             nothing = f"nothing measured it as configured; {STRESS}{limit.name} limits what the stress test finds"
         return Check(limit, Interval.unknown(math.nan), False, nothing)

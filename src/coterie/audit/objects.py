@@ -139,7 +139,7 @@ def words_for(thing: object, names: Mapping[str, str]) -> Choice:
         return Choice(kind="none")
     place = f"{kind.__module__}:{kind.__name__}"
     known = next((name for name, target in names.items() if target == place), kind.__name__)
-    return Choice.model_validate({"kind": known, **_changed(thing)})
+    return Choice.of(known, **_changed(thing))
 
 
 def _changed(thing: object) -> dict[str, object]:

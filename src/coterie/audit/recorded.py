@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 import coterie.config.builders  # noqa: F401  (recorded ciphertexts can be read once their classes are known)
@@ -22,6 +22,7 @@ from coterie.audit import toml
 from coterie.audit.case import RecordedOptions, Subject, read
 from coterie.config.built import Case
 from coterie.config.registry import Words
+from coterie.config.schema import Strict
 from coterie.data.federation import Examples, Federation, Shards, VerticalFederation
 from coterie.errors import DataMissing, InvalidInput, require
 from coterie.files import contents, read_json
@@ -41,10 +42,9 @@ RECORDER = ThreatModel("recorder", server=True)
 Number = Annotated[int, Field(ge=0, lt=100_000)]  # of a client or a class: what is counted up to it must fit in memory
 
 
-class Truth(BaseModel):
+class Truth(Strict):
     """What really was, as far as somebody wrote it down."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     property: list[tuple[int, int, bool]] = Field(default_factory=list)  # round, cluster, whether it was used
     groups: dict[Number, Number] = Field(default_factory=dict)  # client -> the preference that its cluster serves
     preferred: dict[Number, list[Number]] = Field(default_factory=dict)  # client -> the classes that it holds most of

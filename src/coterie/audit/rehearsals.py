@@ -104,8 +104,8 @@ def updates_of(rounds: Sequence[int], most: int = UPDATES) -> list[int]:
 class Glances(Tape):
     """A tape of some rounds alone, and of what is handed out in the end: all of a large run would not fit."""
 
-    def __init__(self, seats: Sequence[Seat], rounds: Sequence[int], client: int = 0) -> None:
-        super().__init__([seat.threat(client) for seat in seats])
+    def __init__(self, seats: Sequence[Seat], rounds: Sequence[int]) -> None:
+        super().__init__([seat.threat() for seat in seats])
         self._rounds = frozenset(rounds)
 
     def record(self, message: Message, goes_on: bool = False) -> None:

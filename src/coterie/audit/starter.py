@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from coterie.audit import toml
 from coterie.audit.columns import (
     BOOKKEEPING,
+    CLIENT,
     LABEL,
+    MOST_CLASSES,
     SENSITIVE,
     may_be_learnt,
     may_name_clients,
@@ -43,6 +45,7 @@ MOST_SETS, ROWS_A_CLIENT = 5, 40
 FEW_VALUES = 10  # a column with no more than these is taken as it is; one of more numbers is cut
 SHARES = (0.1, 0.5)  # how common a property should be
 CUT = 0.7  # the quantile above which a number counts as having the property
+LARGE = 10  # a number in an array beyond which gradients are as large; standardised ones hardly ever are
 LEAST_OF_A_SITE = 10  # rows: with fewer it has nothing to be tested on
 LEAST_OF_A_CLASS = 6  # rows with the property, and as many without, so that their label mixes can be matched
 
@@ -93,8 +96,20 @@ def fitted(path: Path, wishes: Wishes | None = None) -> Fitted:
         kind, source = ("images", ImageFolder(path)) if path.is_dir() else ("arrays", Arrays(path))
         examples = source.load()
         found = None if path.is_dir() else _best(_of_tags(examples), examples)
-        return _fitted(path, {"kind": kind, "path": str(path)}, examples, found, None, [])
+        chosen = [("data", _as_read(examples, path.is_dir()))]
+        spread = _by_array(examples, chosen)
+        return _fitted(path, {"kind": kind, "path": str(path)}, examples, found, spread, chosen)
     return _of_table(path, wishes)
+
+
+def _as_read(examples: Examples, pictures: bool) -> str:
+    """What was made of a folder or of arrays, where it may not be what the user thinks of."""
+    if pictures:
+        rows, columns = examples.x.shape[-2:]
+        return f"{describe(examples)}, scaled to {rows}x{columns} in colour; other rows, columns and grey in [data]"
+    largest = float(examples.x.abs().max())
+    raw = f", up to {largest:,.4g} in size and not standardised: smaller numbers are learnt from better"
+    return f"{describe(examples)}{raw if largest > LARGE else ''}"
 
 
 def _of_table(path: Path, wishes: Wishes) -> Fitted:
@@ -118,7 +133,9 @@ def _of_table(path: Path, wishes: Wishes) -> Fitted:
     gaps = int(kept.isna().any(axis=1).sum())
     if gaps:
         table = replace(table, drop_gaps=True)
-        chosen.append(("rows with gaps", f"{gaps} are left out"))
+        most = kept.isna().sum()
+        where = f"{most.max()} of them for {most.idxmax()!r}; name it in drop to leave out that column instead"
+        chosen.append(("rows with gaps", f"{gaps} are left out, {where}"))
     examples = table.load()
     others = kept.dropna().drop(columns=[label, *([clients] if clients else [])])
     found = _asked(path, wishes.sensitive, others) if wishes.sensitive else _best(_of_columns(others), examples)
@@ -141,8 +158,10 @@ def _label(path: Path, frame: pd.DataFrame, wishes: Wishes, asked: Sequence[str]
         )
         chosen.append((f"learn {label!r}", f"{why}; --label COLUMN for another"))
         return label
-    require(label in frame.columns, f"--label: column of {path.name}", label, nearest(label, frame.columns))
-    chosen.append((f"learn {label!r}", "as you said"))
+    require(label in frame.columns, f"{path.name}: --label", label, nearest(label, frame.columns))
+    classes = frame[label].nunique()
+    many = ", each a class of its own; a column with a few bands of it would be learnt better"
+    chosen.append((f"learn {label!r}", f"as you said: {classes} values{many if classes > MOST_CLASSES else ''}"))
     return label
 
 
@@ -177,11 +196,21 @@ def _by_site(frame: pd.DataFrame, site: str) -> Spread:
         clients,
         f"must be 2 at least; is {site!r} the column?",
     )
-    words = (
-        f"# A client is a value of the column {_one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
-    )
+    words = f"# A client is a value of {_one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
     table = {"kind": "by_tag", "tag": site, "minimum": LEAST_OF_A_SITE}
     return Spread(f"{words}\n[partition]\n{toml.entries(table)}", clients, min(MOST_SETS, max(2, clients // 4)))
+
+
+def _by_array(examples: Examples, chosen: list[tuple[str, str]]) -> Spread | None:
+    """By the array beside the examples that is called as those who hold them are."""
+    import pandas as pd
+
+    frame = pd.DataFrame({name: values.numpy() for name, values in examples.tags.items()})
+    named = [name for name in frame.columns if names_clients(frame[name])]
+    if not named:
+        return None
+    chosen.append((f"clients by {named[0]!r}", f"an array, by its name: {frame[named[0]].nunique()} values"))
+    return _by_site(frame, named[0])
 
 
 def _by_labels(examples: Examples) -> Spread:
@@ -196,7 +225,7 @@ def _clients(
 ) -> str | None:
     if wishes.clients is not None:
         name = wishes.clients
-        require(name in frame.columns, f"--clients: column of {path.name}", name, nearest(name, frame.columns))
+        require(name in frame.columns, f"{path.name}: --clients", name, nearest(name, frame.columns))
         values = frame[name].nunique()
         require(values >= 2, f"values of {name!r}", values, "must be at least 2, one a client")
         chosen.append((f"clients by {name!r}", f"as you said: {values} values, one a client"))
@@ -221,7 +250,7 @@ def _named_by(path: Path, asked: str | None, frame: pd.DataFrame) -> list[str]:
         return []
     name = re.split(r"[=>]", asked, maxsplit=1)[0].strip()
     require(bool(re.search(r"[=>]", asked)), "property", asked, "must be COLUMN=VALUE, or COLUMN>NUMBER")
-    require(name in frame.columns, f"--property: column of {path.name}", name, nearest(name, frame.columns))
+    require(name in frame.columns, f"{path.name}: --property", name, nearest(name, frame.columns))
     return [name]
 
 
@@ -254,10 +283,11 @@ def _fitted(
     spread: Spread | None,
     chosen: list[tuple[str, str]],
 ) -> Fitted:
+    columns = data["kind"] == "table"
     if spread is None:
         spread = _by_labels(examples)
-        why = "no column says who holds a row, so classes are dealt; --clients COLUMN"
-        chosen.append((f"{spread.clients} clients", why))
+        how = ": no column says who holds a row; --clients COLUMN" if columns else "; other ways in [partition]"
+        chosen.append((f"{spread.clients} clients", f"made up, with classes dealt to them{how}"))
     asked = "# property = { tag = ..., value = ... }   # no column was found that would do; see docs/audit.md"
     if found is not None:
         tags = list(dict.fromkeys([*data.get("tags", []), *found.option.get("tags", [])]))
@@ -267,7 +297,11 @@ def _fitted(
         asked = f"{words}\nproperty = {toml.value_of({'tag': found.tag, 'value': found.value})}"
         chosen.append((f"property {found.says!r}", found.why))
     else:
-        chosen.append(("no property", "no column would do; --property COLUMN=VALUE"))
+        common = f"{SHARES[0]:.0%} to {SHARES[1]:.0%} of rows share, in every class"
+        option = "; --property COLUMN=VALUE for what you care about" if columns else ""
+        rest = f"no {'column' if columns else 'further array'} has a value that {common}{option}"
+        nothing = "nothing is known of an example but its class"
+        chosen.append(("no property", rest if columns or examples.tags else nothing))
     template = Template(resources.files("coterie.audit").joinpath("starter.toml").read_text())
     text = template.substitute(
         path=_one_line(path.name),
@@ -320,8 +354,11 @@ def _common(has: NDArray[np.bool_]) -> bool:
 
 def _of_tags(examples: Examples) -> Iterator[Property]:
     for name, values in examples.tags.items():
-        for value in values.unique().tolist()[:FEW_VALUES]:
-            has = (values == value).numpy()
+        if CLIENT.search(name):
+            continue
+        words = examples.tag_names.get(name, ())
+        for number in values.unique().tolist()[:FEW_VALUES]:
+            has, value = (values == number).numpy(), words[number] if words else number
             if _common(has):
                 yield Property(name, value, f"{name} is {value}", {}, has)
 

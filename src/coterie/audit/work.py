@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from coterie.audit import reference
@@ -119,44 +120,68 @@ def run(
     for key, row in results.items():
         if any(BROKE in one for one in (row, *row.get(READ, {}).values())):
             forget(place, key)  # what broke is tried again
-    left_out, warned = list(plan.left_out), dict[str, str]()
-    tried: list[Tried] = []
-    served: dict[Choice, Defended] = {}
+    read = _Reading(subject, results, list(plan.left_out))
+    served = read.served(plan.references)
+    tried = read.tried(plan.tries)
+    if plan.tries and not tried:
+        raise InvalidInput(f"no attack could be run: {'; '.join(f'{one}: {one.reason}' for one in read.left_out)}")
+    return Shown(tried, served, read.left_out, read.warned, said[0])
 
-    def shown(family: str, choice: Choice, reads: bool = False) -> list[Evidence]:
+
+@dataclass
+class _Reading:
+    """What jobs handed back, by key. What was refused, or broke, is left out with its reason."""
+
+    subject: Subject
+    results: Mapping[str, Result]
+    left_out: list[LeftOut]
+    warned: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def repeated(self) -> frozenset[str]:
+        return frozenset() if self.subject.recorded else self.subject.repeated_units
+
+    def served(self, references: Sequence[Choice]) -> dict[Choice, Defended]:
+        """How the federation as configured serves its clients, by defence."""
+        found: dict[Choice, Defended] = {}
+        undefended = self._evidence(AS_CONFIGURED, NONE) if NONE in references else []
+        for choice in references:
+            if evidence := undefended if choice == NONE else self._evidence(AS_CONFIGURED, choice):
+                repeated = "clients" in self.repeated
+                found[choice] = defended(AS_CONFIGURED, label(choice), evidence, undefended, repeated)
+        return found
+
+    def tried(self, tries: Sequence[tuple[Family, Choice]]) -> list[Tried]:
+        found, subject = list[Tried](), self.subject
+        for family, choice in tries:
+            if family.name in [one.family for one in self.left_out if not one.defence]:
+                continue  # nothing to compare a defence with
+            reads = not subject.recorded and bool(family.threats(subject))
+            if evidence := self._evidence(family.name, choice, reads):
+                stress = "" if subject.recorded else family.differs(subject)
+                units = {one.unit for each in evidence for one in each.findings}
+                once = frozenset(units) if subject.recorded else self.repeated
+                found.append(Tried(family, choice, evidence, bool(stress), once))
+        return found
+
+    def _evidence(self, family: str, choice: Choice, reads: bool = False) -> list[Evidence]:
         """One a seed; none where one of them was refused, or broke."""
-        rows = [results[key_of(AS_CONFIGURED if reads else family, choice, seed)] for seed in range(subject.seeds)]
+        seeds = range(self.subject.seeds)
+        rows = [self.results[key_of(AS_CONFIGURED if reads else family, choice, seed)] for seed in seeds]
         if reads and not any(REFUSED in row for row in rows):
             rows = [row[READ][family] for row in rows]
         one = LeftOut(family, "", "" if choice == NONE else label(choice))
         for what in (BROKE, REFUSED):
             if reasons := [row[what] for row in rows if what in row]:
-                left_out.append(replace(one, reason=reasons[0], failed=what == BROKE))
+                self.left_out.append(replace(one, reason=reasons[0], failed=what == BROKE))
                 return []
         found = [evidence_from(row) for row in rows]
         if why := "" if family == AS_CONFIGURED else _inconsistent(found):
-            left_out.append(replace(one, reason=why, failed=True))
+            self.left_out.append(replace(one, reason=why, failed=True))
             return []
         if told := list(dict.fromkeys(text for row in rows for text in row.get(WARNED, ()))):
-            warned[str(one)] = told[0] + (f" (and {len(told) - 1} more of the kind)" if len(told) > 1 else "")
+            self.warned[str(one)] = told[0] + (f" (and {len(told) - 1} more of the kind)" if len(told) > 1 else "")
         return found
-
-    repeated = frozenset[str]() if subject.recorded else subject.repeated_units
-    undefended = shown(AS_CONFIGURED, NONE) if NONE in plan.references else []
-    for choice in plan.references:
-        if found := undefended if choice == NONE else shown(AS_CONFIGURED, choice):
-            served[choice] = defended(AS_CONFIGURED, label(choice), found, undefended, "clients" in repeated)
-    for family, choice in plan.tries:
-        if family.name in [one.family for one in left_out if not one.defence]:
-            continue  # nothing to compare a defence with
-        reads = not subject.recorded and bool(family.threats(subject))
-        if found := shown(family.name, choice, reads):
-            stress = "" if subject.recorded else family.differs(subject)
-            once = {one.unit for each in found for one in each.findings} if subject.recorded else repeated
-            tried.append(Tried(family, choice, found, bool(stress), frozenset(once)))
-    if plan.tries and not tried:
-        raise InvalidInput(f"no attack could be run: {'; '.join(f'{one}: {one.reason}' for one in left_out)}")
-    return Shown(tried, served, left_out, warned, said[0])
 
 
 def jobs_of(plan: Plan, subject: Subject) -> Iterator[Job]:

@@ -98,7 +98,7 @@ def _ring(examples: Examples, rows: Tensor, model: Dense, work: Work, rng: Rng) 
 def members(options: Options, work: Work | None = None) -> Iterator[Ratio]:
     work = work or Work()
     if options.location30 is None:
-        yield Ratio("membership on Location-30", 1.0, "area missed", None, LEAST, setup=f"not run: name {HOW}and both")
+        yield Ratio("membership on Location-30", 1.0, "", None, LEAST, setup=f"not run: name {HOW}and both")
         return
     found = trained(Location30().load(options.location30), work, Rng.seeded(options.seed))
     theirs = _theirs(found, options, work)
@@ -108,7 +108,8 @@ def members(options: Options, work: Work | None = None) -> Iterator[Ratio]:
         for name, missed in (("area missed", _area_missed), ("members missed at 1 % false alarms", _members_missed)):
             mine = missed(ours, found.keep)
             its = None if other is None else missed(other, found.keep)
-            yield Ratio(f"{method} on Location-30, {work.models} models", mine, name, its, LEAST, setup=_setup(other))
+            what = f"Location-30, {work.models} models, {method}: {name}"
+            yield Ratio(what, mine, "", its, LEAST, setup=_setup(other))
 
 
 def _setup(other: object) -> str:

@@ -126,6 +126,7 @@ FLOATS: Mapping[str, Callable[..., object]] = {
     "project": lambda x, subspace, anchor=None, alone=False: lloyd.project(x, subspace, anchor),
     "exact_cluster_sums": _cluster_sums,
     "exact_outer_products": _outer_products,
+    "client_outer_products": lambda points, anchor: lloyd.packed_outer_products(points, Unclipped(), anchor).value,
     "exact_counts": lambda points, labels, clusters, steps=1: lloyd.counts(points, labels, clusters).double() * steps,
     "sums_by_client": _client_sums,
     "_in_steps": _in_bounds,

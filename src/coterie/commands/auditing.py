@@ -14,7 +14,7 @@ from rich.text import Text
 
 from coterie.audit.case import MOST_SEEDS, Subject, parse, read
 from coterie.audit.engine import admitted, audit
-from coterie.audit.frontier import beside, frontier
+from coterie.audit.frontier import beside, frontier, sweeping
 from coterie.audit.plugins import find
 from coterie.audit.recorded import open_recording
 from coterie.audit.starter import Fitted, Wishes, fitted
@@ -106,6 +106,9 @@ def run_audit(
         if file is not None and not file.parent.is_dir():
             raise InvalidInput(f"{name}={file}: there is no folder {file.parent}; make it first")
     subject = changes.made(open_recording(recorded, path) if recorded else subject_of(path))
+    if with_frontier:  # or say so before an audit that takes minutes
+        subject.rehearse()
+        sweeping(subject, *admitted(subject))
     place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
     words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else []), *changes.words]
     words += ["--recorded", str(recorded)] if recorded else []

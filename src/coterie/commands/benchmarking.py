@@ -44,12 +44,13 @@ def as_table(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Table:
 
     A ratio's limit is what its matrix products alone would reach.
     """
-    setups: list[str] = []
-    table = Table(title="Costs beside their baselines, measured in one run; ratio: how many times ours is the smaller")
-    table.add_column("what")
-    for heading in ("ours", "baseline", "ratio", "limit"):
+    rows, setups = list(rows), list[str]()
+    limited = any(row.limit is not None for _, row in rows)
+    table = Table(title="Costs beside their baselines, measured in one run; ratio: the baseline's over ours")
+    table.add_column("what", min_width=20)  # a narrow terminal wraps the name and keeps it
+    for heading in ("ours", "baseline", "ratio", *(["limit"] if limited else [])):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("bound", no_wrap=True)
+    table.add_column("bound")
     table.add_column("met")
     for _, row in rows:
         note = ""
@@ -58,9 +59,9 @@ def as_table(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Table:
             note = f" \\[{setups.index(row.setup) + 1}]"
         baseline = "" if row.baseline is None else f"{row.baseline:.3g}"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        limit = "" if row.limit is None else f"{row.limit:.2f}"
-        ours = f"{row.ours:.3g} {row.unit}"
-        table.add_row(row.name + note, ours, baseline, ratio, limit, row.bound_text, _met(row))
+        limit = [("" if row.limit is None else f"{row.limit:.2f}")] if limited else []
+        ours = f"{row.ours:.3g} {row.unit}".rstrip()
+        table.add_row(row.name + note, ours, baseline, ratio, *limit, row.bound_text, _met(row))
     notes = [f"\\[{number}] {setup}" for number, setup in enumerate(setups, 1)]
     table.caption = "\n".join([*notes, _machine_line(where)])
     table.caption_justify = "left"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.errors import DataMissing, InvalidInput, require
+from coterie.errors import DataMissing, require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,8 +32,10 @@ def cluster(
     require(len({path.stem for path in files}) == len(files), "files", list(map(str, files)), "must differ in name")
     require(not out.exists(), "out", str(out), "is there already; name another file")
     require(ids is not None or not private_ids, "private-ids", True, "needs --id: the column that names records")
+    for name, value in options.items():
+        require(defence != "none", name, value, "is a defence's; name one by --defence")
     tables = {path.stem: _read(path) for path in files}
-    guard = build_defence(Choice.model_validate({"kind": defence, **options}))
+    guard = build_defence(Choice.of(defence, **options))
     start = "records" if defence == "blinded_sums" else "k-means++"  # blinded totals are nothing to draw records by
     model = VerticalKMeans(clusters, init=start, defence=guard, private_ids=private_ids, random_state=seed)
     found = model.fit(tables, ids=ids)
@@ -48,13 +50,9 @@ def cluster(
 
 
 def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
+    """Whatever `coterie init` reads."""
+    from coterie.data.sources.own import read_frame
 
-    try:
-        return pd.read_csv(path)
-    except FileNotFoundError as error:
-        raise DataMissing(f"file {path} does not exist; name one CSV for each party") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"file {path} is not in UTF-8 ({error.reason}); save it as CSV in UTF-8") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise InvalidInput(f"file {path} is no CSV with a header ({error}); save it as one") from error
+    if not path.exists():
+        raise DataMissing(f"file {path} does not exist; name one table for each party")
+    return read_frame(path)

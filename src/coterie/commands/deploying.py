@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from secrets import token_bytes
 
@@ -118,7 +119,9 @@ def run(home: Path, path: Path | None, runs: Path, resume: Path | None, record: 
     console.print(f"run: {folder.path}; {outcome.seconds:.2f} s a round, {outcome.sent + outcome.received:,} bytes")
     for number, measures in outcome.told.items():
         said = ", ".join(f"{name} {value:.4f}" for name, value in measures.items())
-        console.print(f"client {number}: {said or 'says nothing'}")
+        console.print(
+            f"client {number}: {said or 'has its result, and tells no measure of it (tells_measures in its policy)'}"
+        )
 
 
 def app(path: Path, home: Path, runs: Path, out: Path) -> None:
@@ -131,22 +134,29 @@ def app(path: Path, home: Path, runs: Path, out: Path) -> None:
 
 
 def demo(folder: Path | None) -> None:
+    from importlib import import_module
     from tempfile import TemporaryDirectory
 
     from coterie.deploy.demo import demo as run_demo
 
+    import_module("coterie.deploy.flower")  # where Flower is missing, one line now rather than one of each process
+
     if folder is None:
         with TemporaryDirectory(prefix="coterie-demo-") as place:
-            found = run_demo(Path(place))
+            found = run_demo(Path(place), _under_way)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        found = run_demo(folder.absolute())
+        found = run_demo(folder.absolute(), _under_way)
     table = Table(title="Five processes on loopback, over TLS")
     for heading in ("run", "result", "bytes a client and round", "seconds a round", "what the server could see"):
         table.add_column(heading)
     for one in found:
         table.add_row(one.name, one.utility, f"{one.bytes_a_client:,.0f}", f"{one.seconds:.2f}", one.server_sees)
     console.print(table)
+
+
+def _under_way(what: str) -> None:
+    print(f"demo: {what} ...", file=sys.stderr, flush=True)
 
 
 def scale(enrolled: int, cohort: int, drop: float, every: float) -> None:

@@ -11,7 +11,7 @@ from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.learn.models.model import Model
 from coterie.measure.claims import Promise, judge_guarantee
-from coterie.privacy.guarantee import DELTA
+from coterie.privacy.guarantee import DELTA, STOPS
 from coterie.privacy.ledger import Ledger
 
 
@@ -26,13 +26,17 @@ class Case:
     seed: int = 0
     delta: float = DELTA
     simulated: bool = True  # whether its noise follows from the seed, too
+    stops: bool = False  # whether it may end early, by how well models do
 
     @cached_property
     def promise(self) -> Promise | None:
         """What the defence guarantees about this run; None where nothing is said, or nobody has told the facts."""
         facts = self.protocol.facts(self.federation, self.delta)
         said = None if facts is None else self.defence.guarantee(facts)
-        return None if said is None else judge_guarantee(replace(said, simulated=self.simulated), ())
+        if said is None:
+            return None
+        leaves = (*said.leaves, STOPS) if self.stops else said.leaves
+        return judge_guarantee(replace(said, simulated=self.simulated, leaves=leaves), ())
 
     def spent(self, ledger: Ledger) -> float | None:
         """By the ledger. Where no epsilon is stated, the ledger's price rests on nothing, and is none either."""

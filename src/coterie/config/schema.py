@@ -37,11 +37,21 @@ if TYPE_CHECKING:
 SET_ASIDE = "set_aside"
 
 
+class Strict(BaseModel):
+    """What a file says: a name that it does not know is an error, and nothing changes it afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 class Choice(BaseModel):
     """A table with a kind and that kind's own options."""
 
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")  # or infinity would be null
     kind: str
+
+    @staticmethod
+    def of(kind: str, /, **options: object) -> Choice:
+        return Choice.model_validate({"kind": kind, **options})
 
     @property
     def options(self) -> Words:
@@ -62,10 +72,10 @@ class Held:
     public: Examples | None = None
 
 
-class Config(BaseModel):
+class Config(Strict):
     """One run, or several that differ in their trainer only."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(ser_json_inf_nan="constants")
     name: str = Field(default="run", max_length=100, pattern=r"^\w[\w .+,=()-]*$")  # a folder is named after it
     seed: int = Field(default=0, ge=0)
     evaluate_every: int = Field(default=10, ge=1)
@@ -156,7 +166,8 @@ class Config(BaseModel):
         if why := defence.fits(protocol):
             raise misfit(self.defence, trainer, why)
         model = self.built_model(federation.examples) if protocol.trains else None
-        return Case(aware_of(protocol, defence), federation, model, defence, self.seed, self.delta)
+        told, stops = aware_of(protocol, defence), self.stop is not None
+        return Case(told, federation, model, defence, self.seed, self.delta, stops=stops)
 
 
 def _held(said: str, seed: int) -> Held:
@@ -251,10 +262,10 @@ MOST_PARAMETERS = 1 << 28  # of one model
 DEEPEST = 20  # tables and lists in one another
 AUDITS_OWN = ("audit", "limits", "recorded")  # one file serves `coterie train` and `coterie audit`
 AnyConfig = TypeVar("AnyConfig", bound=Config)
-Table = TypeVar("Table", bound=BaseModel)
+AnyStrict = TypeVar("AnyStrict", bound=Strict)
 
 
-def validate(cls: type[Table], values: Mapping[str, object], where: str) -> Table:
+def validate(cls: type[AnyStrict], values: Mapping[str, object], where: str) -> AnyStrict:
     """The table that these values are; the first that is wrong is named."""
     require(isinstance(values, Mapping), where, reprlib.repr(values), "must be a table of names and values")
     for key in values:

@@ -111,7 +111,10 @@ def _require_numbers(table: UserData, name: Hashable) -> None:
     require(table.shape[1] > 0, f"columns of party {name!r}", 0, "must be at least one; leave that party out")
     values = table.to_numpy() if is_frame(table) else np.asarray(table)
     numeric = values.dtype.kind in "fiub"
-    require(numeric, f"columns of party {name!r}", str(values.dtype), "must be numbers; encode the others first")
+    kinds = zip(table.columns, table.dtypes, strict=True) if is_frame(table) else ()
+    texts = [str(column) for column, kind in kinds if kind.kind not in "fiub"]
+    what = texts[:5] or str(values.dtype)
+    require(numeric, f"columns of party {name!r} that hold no numbers", what, "must be encoded first, or left out")
     bad = np.flatnonzero(~np.isfinite(values).all(1))
     if len(bad):
         raise InvalidInput(f"record {int(bad[0])} of party {name!r} has NaN or infinity; clean or drop that record")
@@ -125,7 +128,8 @@ def _same_rows(tables: list[UserData], names: tuple[Hashable, ...]) -> Ids:
             count == rows[0],
             f"records of party {name!r}",
             count,
-            f"must be {rows[0]}, as party {names[0]!r} has; name them by ids= to keep those that all have",
+            f"must be {rows[0]}, as party {names[0]!r} has; name them by ids= (for `coterie cluster` "
+            "--id) to keep those that all have",
         )
     indexed = [(name, table.index) for name, table in zip(names, tables, strict=True) if is_frame(table)]
     for name, index in indexed:

@@ -26,6 +26,7 @@ class Examples:
     label_names: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()  # the word of each token, for texts
     tag_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a tag, what its numbers stand for
+    elsewhere: str = ""  # in what of other rows a record shows: noise that hides its own row does not cover that
 
     @staticmethod
     def of(x: object, y: object, name: str = "data", **tags: object) -> Examples:
@@ -249,9 +250,8 @@ class Federation:
         least, most = int(self.train.sizes.min()), int(self.train.sizes.max())
         each = f"{least} to {most}" if least < most else str(least)
         groups = int(self.groups.max()) + 1
-        return (
-            f"{self.examples.name}: {self.clients} clients, {each} examples each, {groups or 'unknown'} true clusters"
-        )
+        known = f"{groups} true clusters" if groups else "true clusters unknown"
+        return f"{self.examples.name}: {self.clients} clients, {each} examples each to train on, {known}"
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,24 @@ def shown_by(federation: AnyFederation) -> Examples:
     return federation.one if isinstance(federation, LazyFederation) else federation.examples
 
 
+def revealed(federation: AnyFederation, answers: str, by_client: bool = False) -> str:
+    """What answers reveal, and in what records show beside their own row, which noise for that row does not cover.
+
+    ``by_client``: what is hidden is all that a client holds, however often it holds a record.
+    """
+    found = [answers, shown_by(federation).elsewhere]
+    if isinstance(federation, Federation) and not by_client:
+        again = _again(federation.train.rows)
+        found.append(f"records that are dealt more than once ({again} rows come again)" if again else "")
+    return "; ".join(filter(None, found))
+
+
+def _again(rows: Tensor) -> int:
+    """How many rows were there before. Of ten million that lie side by side one look tells."""
+    rising = bool((rows.diff() > 0).all())
+    return 0 if rising else int((torch.bincount(rows) - 1).clamp_min(0).sum())
+
+
 def joined(parts: Sequence[Examples]) -> Examples:
     """One after the other; they must be of one kind."""
     first = parts[0]

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +26,7 @@ from coterie.defences.secure_sums.settings import warn
 from coterie.errors import CoterieError, InvalidInput, NotPermitted, require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums, finite
-from coterie.flow.cohort import FOR_ONE_TURN, Cohort
+from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
 from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
 from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
@@ -131,7 +130,7 @@ class SealingClient(ClientGuard):
         ones = torch.ones(len(cohort))
         return Contributions(cohort.ids, {}, ones, ones.unsqueeze(1), notes=tuple(notes))
 
-    def _least(self, asked: Down, own: Tensor, memory: dict[str, Any]) -> bytes:
+    def _least(self, asked: Down, own: Tensor, memory: Memory) -> bytes:
         """Once a round: whoever could ask again could have anything opened, one thing after the other."""
         if asked.round <= memory.get(OPENED, -1):
             raise NotPermitted(f"request {str(asked.kind)!r} of round {asked.round} was answered; once is all it takes")

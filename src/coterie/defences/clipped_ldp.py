@@ -19,6 +19,7 @@ import torch
 from dp_accounting import DpEvent, GaussianDpEvent
 
 from coterie.defences.adaptive_ldp import UPLOADS, Budget, Layers, strengths
+from coterie.defences.dpsgd import require_clipping
 from coterie.errors import require
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Defence
@@ -27,13 +28,9 @@ from coterie.learn.params import Layout, flatten, pick
 from coterie.learn.whole import SINGLE_UNITS, step_of, whole_rows
 from coterie.privacy.accounting import guarantee_of
 from coterie.privacy.grid import NoiseGrid, least_units
-from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
+from coterie.privacy.guarantee import AS_MANY, Guarantee, Level, Neighbours, RunFacts, Trust
 from coterie.privacy.ledger import Spend
-from coterie.privacy.noise import LEVELS, DiscreteGaussian
 from coterie.wire.messages import Contributions
-
-ENTRIES = 1 << 32
-"""More parameters than a model here can have: how far a draw is from what it is priced as, is charged so often."""
 
 LONGEST = 1 << 26  # entries of an update: the grid must not depend on the model, or the forecast would
 
@@ -92,7 +89,8 @@ class ClippedNoise(ClientGuard):
 class ClippedLdp(Defence):
     """``noise_multiplier`` is the noise's deviation over ``clip`` in the first round; it grows as the budget decays.
 
-    ``clip=math.inf, noise_multiplier=0`` is neutral. Every client counts the same: how much it holds is its secret too.
+    ``clip=math.inf, noise_multiplier=0`` is neutral. Every client counts the same, so that no weight tells how much it
+    holds; trainers have that on their public roster all the same.
     """
 
     clip: float = 1.0
@@ -102,15 +100,8 @@ class ClippedLdp(Defence):
     lighter: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self.clip > 0, "clip", self.clip, "must be positive; to switch clipping off, pass clip=math.inf")
-        require(self.noise_multiplier >= 0, "noise_multiplier", self.noise_multiplier, "must not be negative")
+        require_clipping(self.clip, self.noise_multiplier)
         require(0 < self.lighter <= 1, "lighter", self.lighter, "must lie in (0, 1]")
-        require(
-            self.noise_multiplier == 0 or math.isfinite(self.clip),
-            "clip",
-            self.clip,
-            "must be finite where noise is added: the noise is scaled to it",
-        )
 
     @property
     def is_neutral(self) -> bool:
@@ -131,8 +122,7 @@ class ClippedLdp(Defence):
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         """Of a client that is asked in every round, and placed with the least noise there is."""
-        trainings = max((sum(pool.trainings for pool in exposure) for exposure in run.exposures), default=0)
-        asked = [*range(min(run.rounds, trainings)), *[0] * max(0, trainings - run.rounds)]
+        asked = [*range(min(run.rounds, run.trainings)), *[0] * max(0, run.trainings - run.rounds)]
         return [GaussianDpEvent(self._told(round)) for round in asked]
 
     def _told(self, round: int) -> float:
@@ -140,11 +130,8 @@ class ClippedLdp(Defence):
         return grid_of(multiplier).multiplier if multiplier else 0.0
 
     def guarantee(self, run: RunFacts) -> Guarantee:
-        """Of all that a client holds, replaced by anything else, against everybody who sees what it sends."""
+        """Of all records that a client holds, replaced by as many others, against everybody who sees what it sends."""
         events = self.events(run)
-        ripple = ENTRIES * len(events) * NoiseGrid(1, 1, DiscreteGaussian(LEVELS)).ripple
-        trust = Trust.LOCAL_NOISE
+        ripple, trust = NoiseGrid.largest_ripple(len(events)), Trust.LOCAL_NOISE
         found = guarantee_of(events, run.delta, Level.CLIENT, trust, self.clip, Neighbours.REPLACE, ripple)
-        everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
-        found = replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
-        return found.beside(run.reveals)
+        return replace(found.against_onlookers(), leaves=(AS_MANY,)).beside(run.reveals)

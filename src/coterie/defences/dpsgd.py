@@ -26,9 +26,8 @@ from coterie.learn.models.model import Batch, Model
 from coterie.learn.params import Layout, Params
 from coterie.privacy.accounting import dpsgd_events, epsilon_of, guarantee_of
 from coterie.privacy.grid import NoiseGrid
-from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
 from coterie.privacy.ledger import Spend
-from coterie.privacy.noise import LEVELS, DiscreteGaussian
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,11 @@ def block_width(width: int) -> int:
     return -(-max(width, 1) // blocks)
 
 
-ENTRIES = 1 << 32
-"""More parameters than a model here can have: how far a draw is from what it is priced as, is charged so often."""
+def require_clipping(clip: float, noise_multiplier: float) -> None:
+    require(clip > 0, "clip", clip, "must be positive; to switch clipping off, pass clip=math.inf")
+    require(noise_multiplier >= 0, "noise_multiplier", noise_multiplier, "must not be negative")
+    bounded = noise_multiplier == 0 or math.isfinite(clip)
+    require(bounded, "clip", clip, "must be finite where noise is added: the noise is scaled to it")
 
 
 @dataclass(frozen=True)
@@ -110,14 +112,7 @@ class DpSgd(Defence):
     noise_multiplier: float = 0.5
 
     def __post_init__(self) -> None:
-        require(self.clip > 0, "clip", self.clip, "must be positive; to switch clipping off, pass clip=math.inf")
-        require(self.noise_multiplier >= 0, "noise_multiplier", self.noise_multiplier, "must not be negative")
-        require(
-            self.noise_multiplier == 0 or math.isfinite(self.clip),
-            "clip",
-            self.clip,
-            "must be finite where noise is added: the noise is scaled to it",
-        )
+        require_clipping(self.clip, self.noise_multiplier)
 
     @property
     def client(self) -> ClientGuard:
@@ -128,8 +123,7 @@ class DpSgd(Defence):
 
     def ripple(self, run: RunFacts) -> float:
         """How far, in the logarithm, the probabilities of a run are from those that its events describe, at most."""
-        trainings = max((sum(pool.trainings for pool in exposure) for exposure in run.exposures), default=0)
-        return ENTRIES * run.local.steps * trainings * NoiseGrid(1, 1, DiscreteGaussian(LEVELS)).ripple
+        return NoiseGrid.largest_ripple(run.local.steps * run.trainings)
 
     def events(self, run: RunFacts) -> Sequence[DpEvent]:
         """Those of the record that this run exposed most."""
@@ -149,7 +143,10 @@ class DpSgd(Defence):
 
     def guarantee(self, run: RunFacts) -> Guarantee:
         if not run.local.poisson:
-            why = "batches are shuffled, and the accountant holds for Poisson sampling; set Local(poisson=True)"
+            why = (
+                "batches are shuffled, and the accountant holds for Poisson sampling; set poisson = true in the "
+                "trainer's local, Local(poisson=True) in Python"
+            )
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE)
         found = guarantee_of(
             self.events(run),
@@ -159,9 +156,7 @@ class DpSgd(Defence):
             self.clip,
             Neighbours.ZERO_OUT,  # how many records a client has is public: it decides rates and weights
             self.ripple(run),
-        )
-        everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
-        found = replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
+        ).against_onlookers()
         if len(run.exposures) > 1:  # the worst at this delta need not be the worst at another: no curve is claimed
             found = replace(found, events=())
         if run.reveals and found.proven:

@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,11 +97,16 @@ class Shown:
     server_sees: str
 
 
-def demo(root: Path) -> list[Shown]:
-    """Make everything in this folder, run it, and say what came of it."""
+def demo(root: Path, tell: Callable[[str], None]) -> list[Shown]:
+    """Make everything in this folder, run it, and say what came of it; what is under way is told."""
+    tell(f"keys, cards and data of a server and {CLIENTS} clients")
     data = prepare(root)
     with processes(root):
-        return [_run(root, "mingled_pie", MINGLED, data), _run(root, "feddp_kmeans", NOISY, data)]
+        found = []
+        for name, text in {"mingled_pie": MINGLED, "feddp_kmeans": NOISY}.items():
+            tell(f"{name} on {CLIENTS + 1} processes")
+            found.append(_run(root, name, text, data))
+        return found
 
 
 def prepare(root: Path) -> Federation:
@@ -205,7 +210,7 @@ def _seen(exchanges: list[dict[str, Any]]) -> str:
     sealed = sorted({name for one in exchanges for name in one["sealed"]})
     notes = "keys, shares of secrets and masked sums" if any(one["notes"] for one in exchanges) else ""
     parts = [f"in the clear: {', '.join(readable) or 'no value of any client'}"]
-    parts += [f"sealed: {', '.join(sealed)}"] if sealed else []
+    parts += [f"ciphertexts named {', '.join(sealed)}"] if sealed else []
     return "; ".join([*parts, *([f"and {notes}"] if notes else [])])
 
 

@@ -9,18 +9,17 @@ from __future__ import annotations
 import fcntl
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from coterie.deploy.envelope import RUN
 from coterie.deploy.plan import Offer
 from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.files import write_atomically
 from coterie.flow.cohort import Memory
-from coterie.privacy.ledger import Ledger, Row
+from coterie.privacy.ledger import Ledger, Row, Spend
 from coterie.wire.codec import decode, encode, register
 
 LEDGER, SESSION, SEEN, LOCK, MODELS = "ledger.bin", "session.bin", "seen.bin", "lock", "models.npz"
@@ -107,8 +106,12 @@ class Home:
 # -- rows of a ledger -------------------------------------------------------------------------------------------------
 
 
+Mechanism = tuple[float, float, float | None, bool]
+"""Of a release: its noise multiplier, its sample rate, its epsilon, and whether its noise is Laplace's."""
+
+
 def joined(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    counts: Counter[Any] = Counter()
+    counts = Counter[tuple[int, Spend]]()
     for whose, spent, times in rows:
         counts[whose, spent] += times
     return tuple((whose, spent, times) for (whose, spent), times in counts.items())
@@ -120,8 +123,8 @@ def covers(reserved: tuple[Row, ...], spent: tuple[Row, ...]) -> bool:
     return all(has[one] >= times for one, times in used.items())
 
 
-def _mechanisms(rows: tuple[Row, ...]) -> Mapping[Any, int]:
-    counts: Counter[Any] = Counter()
+def _mechanisms(rows: tuple[Row, ...]) -> Counter[Mechanism]:
+    counts = Counter[Mechanism]()
     for _, one, times in rows:
         counts[round(one.noise_multiplier, 12), round(one.sample_rate, 12), one.epsilon, one.laplace] += times
     return counts

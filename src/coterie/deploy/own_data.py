@@ -15,7 +15,7 @@ from coterie.data.sources.base import SPLIT, TEST
 from coterie.deploy.plan import Plan
 from coterie.deploy.policy import ClientFile
 from coterie.errors import require
-from coterie.privacy.guarantee import RunFacts
+from coterie.privacy.guarantee import Level, RunFacts
 from coterie.rng import Rng
 
 
@@ -56,6 +56,8 @@ def facts_of(
     facts = plan.protocol.facts(data, delta)
     if facts is None:
         return None
+    if facts.bounded is Level.CLIENT:  # however this client prepared its rows, they are its own
+        facts = replace(facts, reveals=getattr(plan.protocol, "reveals", ""))
     own = sum(facts.columns)
     columns = tuple(own if place == number else 0 for place in range(clients)) if own else ()
     return replace(facts, clients=clients, columns=columns)

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from coterie.config.schema import Choice, read_toml, validate
+from coterie.config.schema import Choice, Strict, read_toml, validate
 from coterie.defences.secure_sums import PairwiseMasks
 from coterie.deploy.plan import Offer, Plan, pieces
 from coterie.errors import NotPermitted
@@ -18,10 +18,9 @@ from coterie.privacy.ledger import Row, rows_of
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda said: tuple(said) if isinstance(said, list) else said)]
 
 
-class Policy(BaseModel):
+class Policy(Strict):
     """The owner's word. What is not named is not allowed; of numbers, the careful value is the default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     trainers: Names  # which algorithms, by name
     models: Names = ()  # which models, for algorithms that train one
     defences: Names = ()  # under which defences; "none" must be said, too
@@ -98,10 +97,9 @@ def _require(condition: bool, why: str) -> None:
         raise NotPermitted(f"policy: {why}")
 
 
-class ClientFile(BaseModel):
+class ClientFile(Strict):
     """A client's own file: where things are on its machine, its data, and the owner's policy."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     server: Path  # the server's card
     keys: Path  # the folder of its own keys
     cards: Path | None = None  # the folder with the other clients' cards

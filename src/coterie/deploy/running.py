@@ -15,12 +15,12 @@ from secrets import token_bytes
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from coterie.audit import toml
 from coterie.audit.recorded import DESCRIPTION
-from coterie.config.schema import AUDITS_OWN, Config, beside, parse, read_toml, validate
+from coterie.config.schema import AUDITS_OWN, Config, Strict, beside, parse, read_toml, validate
 from coterie.deploy.envelope import RUN, Channel
 from coterie.deploy.journal import Journal
 from coterie.deploy.keys import ClientCard, ServerKeys, roster, shared
@@ -54,10 +54,9 @@ State = Any
 """A protocol's, which only the protocol understands."""
 
 
-class Deployment(BaseModel):
+class Deployment(Strict):
     """``[deploy]`` of a run's file: what nobody can know who holds no data, and when to go on without somebody."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     # of one example, in all clients' data; parties that hold columns need none
     shape: tuple[Annotated[int, Field(ge=1, le=MOST_NUMBERS)], ...] = Field(default=(), max_length=8)
     labels: tuple[str, ...] = ()  # the classes, or
@@ -191,16 +190,18 @@ class Direction:
     def _offered(self, letters: Correspondence, offer: Offer) -> dict[int, Accepted]:
         """Who takes part. One that refuses says why, and the run goes on with the others, if they are enough."""
         said = letters.ask({number: replace(offer, number=number) for number in self.nodes})
-        accepted, usual = {}, _usual_key(said)
+        accepted, usual, reasons = {}, _usual_key(said), dict[str, list[str]]()
         for number, answer in said.items():
             if why := _why_not(answer, usual):
                 self.log("declined", client=number, name=self.cards[number].name, why=why[:500])
+                reasons.setdefault(why[:500], []).append(self.cards[number].name)
             elif isinstance(answer, Accepted):
                 accepted[number] = answer
         least = self.job.deployment.least
         if len(accepted) < least:
             raise TooFewAnswers(
-                f"clients that take part={len(accepted)} of {len(self.cards)}, and least={least}; the log says why"
+                f"clients that take part={len(accepted)} of {len(self.cards)}, and least={least}; "
+                + ("; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items()) or "no other answered")
             )
         return accepted
 

@@ -144,12 +144,12 @@ class Cohort:
         each_in_one_thread(look, blocks, self.trained.in_parts)
         return losses
 
-    def first_batches(self, local: Local, label: str = "batches") -> Shards:
+    def first_batches(self, local: Local) -> Shards:
         """The rows of the first batch that each client will train on; none of one without data."""
         parts = []
         for position, client in enumerate(self.ids.tolist()):
             rows = self.round_shards[position]
-            batches, _ = plan_batches(len(rows), local, self.rng(client, label).numpy())
+            batches, _ = plan_batches(len(rows), local, self.rng(client, "batches").numpy())
             parts.append(rows[torch.from_numpy(batches[0])] if batches else rows)
         return Shards.of(parts)
 

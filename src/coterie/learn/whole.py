@@ -107,12 +107,6 @@ def whole_rows(rows: Tensor, bound: float, units: int, out: Tensor | None = None
     return scaled.round_()
 
 
-def exact_row_sum(rows: Tensor, bound: float, units: int) -> Tensor:
-    """The sum of ``whole_rows``, (length,) int64: for examples' gradients that have been built, or models."""
-    require(len(rows) * units < 2**53, "rows * units", len(rows) * units, "must be below 2^53; add up in parts")
-    return whole_rows(rows, bound, units).sum(0, dtype=torch.float64).long()
-
-
 def tight_rows(
     rows: Tensor, bound: float, units: int, out: Tensor | None = None, shares: Tensor | None = None
 ) -> tuple[Tensor, float]:
@@ -161,8 +155,3 @@ def step_of(bound: float, units: int, length: int, dtype: torch.dtype) -> float:
     """What one step of ``whole_rows`` is worth."""
     wide = dtype != torch.float32 or units > SINGLE_UNITS
     return bound / radius(units, length, torch.float64 if wide else torch.float32)
-
-
-def squared_norms(rows: NDArray[np.int64]) -> list[int]:
-    """The squared norms of whole rows, without any limit: what a claim of ``whole_rows`` is checked with."""
-    return [sum(entry * entry for entry in row) for row in rows.tolist()]

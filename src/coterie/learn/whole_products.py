@@ -24,6 +24,11 @@ def factor_kind(rows: int, p: int, q: int) -> type[np.generic]:
     return np.int8 if bytes_multiply(rows, p, q, torch.get_num_threads()) else np.float32
 
 
+def require_exact_products() -> None:
+    precision = torch.get_float32_matmul_precision()
+    require(precision == "highest", "float32 matmul precision", precision, "must be 'highest' for products to be exact")
+
+
 class SummedOuterProducts:
     """A client's sum over rows of left x right, in int32, of (clients, rows, p) and q, both of ``factor_kind``.
 
@@ -35,13 +40,7 @@ class SummedOuterProducts:
         require(rows * units < 2**31, "rows * units", rows * units, "must be below 2^31; add up in parts")
         self._bytes = left.dtype == np.int8
         if not self._bytes:
-            precision = torch.get_float32_matmul_precision()
-            require(
-                precision == "highest",
-                "float32 matmul precision",
-                precision,
-                "must be 'highest' for products to be exact",
-            )
+            require_exact_products()
         self._left = torch.from_numpy(left).transpose(1, 2).unbind()
         self._right = torch.from_numpy(right).unbind()
         self._at_once = max(1, EXACT // units - 1)

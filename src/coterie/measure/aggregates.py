@@ -18,6 +18,7 @@ from coterie.rng import Rng
 from coterie.wire.codec import register
 from coterie.wire.view import View
 
+NEIGHBOURS = 10  # of a point, by whose share of property updates it is told
 MOST_PICTURED = 2000  # aggregates: the paper's own figure shows those of the first 1,000 rounds
 
 
@@ -68,13 +69,13 @@ class Steadiness:
         }
 
 
-def neighbour_auc(points: NDArray[np.float64], has: NDArray[np.bool_], neighbours: int = 10) -> float:
+def neighbour_auc(points: NDArray[np.float64], has: NDArray[np.bool_]) -> float:
     """How well the share of property updates among a point's neighbours tells whether it is one."""
     from sklearn.metrics import roc_auc_score
     from sklearn.neighbors import NearestNeighbors
 
     if has.all() or not has.any():
         return float("nan")
-    count = min(neighbours, len(points) - 1)
+    count = min(NEIGHBOURS, len(points) - 1)
     near = NearestNeighbors(n_neighbors=count).fit(points).kneighbors(return_distance=False)
     return float(roc_auc_score(has, has[near].mean(1)))

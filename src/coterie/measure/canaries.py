@@ -22,7 +22,7 @@ from scipy.stats import binom, norm
 
 from coterie.attacks.base import Suspicions
 from coterie.errors import require
-from coterie.measure.epsilon import EpsilonBound, Scores
+from coterie.measure.epsilon import EpsilonBound
 from coterie.measure.intervals import CONFIDENCE, Floats
 
 SHARE = 0.2
@@ -109,11 +109,6 @@ def tally(guess: Suspicions, included: Mapping[Hashable, bool], share: float = S
     half = min(half, len(order) // 2)
     right = sum(not included[key] for key in order[:half]) + sum(included[key] for key in order[len(order) - half :])
     return Tally(len(included), 2 * half, right)
-
-
-def scores_of(guess: Suspicions, included: Mapping[Hashable, bool]) -> Scores:
-    sides = {side: [guess.scores[key] for key, was in included.items() if was is side] for side in (True, False)}
-    return Scores(np.array(sides[True]), np.array(sides[False]))
 
 
 def gaussian_estimate(inside: Floats | Sequence[float], outside: Floats | Sequence[float], delta: float) -> float:

@@ -48,6 +48,11 @@ class Promise:
         """What is proven; infinity where nothing is, whatever somebody states."""
         return self.guarantee.epsilon if self.guarantee.proven else math.inf
 
+    @property
+    def claims_nothing(self) -> bool:
+        """No epsilon is stated, proven or not: there is nothing that measurement could refute."""
+        return self.outcome is Outcome.NOT_REFUTED and math.isinf(self.guarantee.epsilon)
+
     def __str__(self) -> str:
         return f"{self.claim}: {self.outcome.value} ({'; '.join(self.evidence)})"
 

@@ -139,11 +139,12 @@ class Finding:
     def sentence(self) -> str:
         """In plain words."""
         who = self.named
-        under = "without a defence" if self.defence == UNDEFENDED else f"under {self.defence}"
+        bare = " without a defence" if self.family else ""  # outside an audit nobody has said what was in use
+        under = bare if self.defence == UNDEFENDED else f" under {self.defence}"
         if self.verdict is Verdict.NOT_SCORED:
             by = f" by {self.measure}" if self.why_not else ""
-            return f"{_capital(who)} was run {under} and not scored{by}: {self.unscored_for}."
-        what = f"{who} scores {_short(self.interval)} ({self.measure}; chance {self.chance:.3f}) {under}"
+            return f"{_capital(who)} was run{under} and not scored{by}: {self.unscored_for}."
+        what = f"{who} scores {_short(self.interval)} ({self.measure}; chance {self.chance:.3f}){under}"
         if self.control:
             found = " It finds what is not there." if self.verdict is Verdict.LEAKS else ""
             return f"Control, in which there is nothing to find: {what}.{found}"
@@ -372,7 +373,8 @@ def counted(number: int, thing: str) -> str:
 
 
 def _short(interval: Interval) -> str:
-    return f"{interval.estimate:.3f}" + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval.is_known else "")
+    ends = f" [{interval.low:.3f}, {interval.high:.3f}]" if interval.is_known else ""
+    return f"{interval.estimate:.3f}{ends}".replace("-", "−")  # a minus, at which no line is broken
 
 
 def _a(noun: str) -> str:

@@ -68,7 +68,8 @@ class Clusters:
         if not self.starved:
             return ""
         if not self.mixed:
-            return f"{len(self.empty)} of {len(self.sizes)} models are used by nobody: {_listed(self.empty)}"
+            s = "" if len(self.empty) == 1 else "s"
+            return f"nobody uses model{s} {_listed(self.empty)} of the {len(self.sizes)} (counted from 0)"
         least = ", ".join(f"{self.weights[slot]:.2f}" for slot in self.starved)
         even = 1 / len(self.weights)
         return f"components {_listed(self.starved)} starve: mean weight {least}, where {even:.2f} would be even"

@@ -20,6 +20,7 @@ from coterie.rng import Rng
 
 RATES = (0.01, 0.001)
 LEAST_RATE = 1e-3  # where a curve on a log scale begins
+MOST_EXPOSED = 5  # clients that are named
 
 
 def rate_name(rate: float) -> str:
@@ -79,20 +80,18 @@ class Exposed:
     records: int
 
 
-def most_exposed(
-    guess: Suspicions, truth: YesNo, whose: Mapping[Hashable, int], rate: float = 0.01, most: int = 5
-) -> list[Exposed]:
-    """The clients of whose records the most are found at this false positive rate."""
+def most_exposed(guess: Suspicions, truth: YesNo, whose: Mapping[Hashable, int]) -> list[Exposed]:
+    """The clients of whose records the most are found at the larger of the ``RATES`` of false positives."""
     scores, answers = arrays(guess, truth)
     if answers.all() or not answers.any():
         return []
-    threshold = float(np.quantile(scores[~answers], 1 - rate, method="higher"))
+    threshold = float(np.quantile(scores[~answers], 1 - RATES[0], method="higher"))
     found: dict[int, list[bool]] = {}
     for key, score in guess.scores.items():
         if truth.answers.get(key):
             found.setdefault(whose[key], []).append(score > threshold)
     rows = [Exposed(f"client {client}", float(np.mean(hits)), len(hits)) for client, hits in found.items()]
-    return sorted(rows, key=lambda one: -one.score)[:most]
+    return sorted(rows, key=lambda one: -one.score)[:MOST_EXPOSED]
 
 
 def surest(guess: Suspicions, truth: YesNo, most: int = 10) -> list[Hashable]:

@@ -14,7 +14,7 @@ class Patience:
 
     It goes by the mean score on the clients' test rows, as measured every ``evaluate_every`` rounds: a score that was
     chosen so is optimistic, and should be reported with this rule. Privacy is charged as it was spent; what was
-    promised for all rounds is an upper bound.
+    promised for all rounds is an upper bound, for records that are trained on: when a run ends tells of the test rows.
     """
 
     measurements: int = 3

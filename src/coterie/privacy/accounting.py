@@ -29,6 +29,9 @@ from coterie.privacy.guarantee import Trust as Trust
 PRECISION = 1e-4
 """Width of the grid of privacy losses. Rounding is upward, so a coarser grid costs epsilon, never truth."""
 
+TOLERANCE = 1e-4
+"""Of a noise scale that is looked for: the part by which it may be too large."""
+
 
 PLACES = 1e-5
 """Noise multipliers below which the analytic formula runs out of places; composed ones are smaller than each."""
@@ -98,7 +101,6 @@ def epsilon_near(
     delta: float,
     ripple: float,
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
-    precision: float = PRECISION,
 ) -> float:
     """The epsilon of what has the probabilities of a mechanism that these events describe, up to factors e^(+-ripple).
 
@@ -106,7 +108,7 @@ def epsilon_near(
     Discrete noise (``coterie.privacy.grid.NoiseGrid``) has ripples around 1e-33 an entry.
     """
     require(ripple >= 0, "ripple", ripple, "must not be negative")
-    return epsilon_of(events, delta * math.exp(-ripple), neighbours, precision) + (2 * ripple if events else 0.0)
+    return epsilon_of(events, delta * math.exp(-ripple), neighbours) + (2 * ripple if events else 0.0)
 
 
 def _pure_epsilon(event: DpEvent, doubled: int) -> float:
@@ -274,10 +276,8 @@ def noise_for(
     delta: float,
     plan: Callable[[float], Sequence[DpEvent]],
     neighbours: Neighbours = Neighbours.ADD_OR_REMOVE,
-    tolerance: float = 1e-4,
-    precision: float = 10 * PRECISION,
 ) -> float:
-    """The smallest noise scale, up to a relative tolerance, whose ``plan(scale)`` costs at most (epsilon, delta).
+    """The smallest noise scale, up to a part of ``TOLERANCE``, whose ``plan(scale)`` costs at most (epsilon, delta).
 
     A plan maps one scale to all the events of a run; larger scales must cost less. The answer always errs on
     the private side.
@@ -290,8 +290,8 @@ def noise_for(
         cost = epsilon_of(plan(math.exp(log_scale)), delta, neighbours, grid)
         return math.log(max(cost, 1e-12) / epsilon) if math.isfinite(cost) else 100.0
 
-    rough, _ = _crossing(lambda scale: excess(scale, 10 * precision), 0.0, 1.0, 0.01)  # a coarse grid is fast
-    _, private = _crossing(lambda scale: excess(scale, precision), rough, 0.02, tolerance)
+    rough, _ = _crossing(lambda scale: excess(scale, 100 * PRECISION), 0.0, 1.0, 0.01)  # a coarse grid is fast
+    _, private = _crossing(lambda scale: excess(scale, 10 * PRECISION), rough, 0.02, TOLERANCE)
     return math.exp(private)
 
 

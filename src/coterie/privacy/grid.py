@@ -54,6 +54,9 @@ def least_units(length: int) -> int:
     return max(LEAST_UNITS, math.ceil(64 * math.sqrt(length)))
 
 
+ENTRIES = 1 << 32
+"""More numbers than one release can hold: how far every draw is from what it is priced as, is charged so often."""
+
 LEAST_MULTIPLIER = 1e-8  # which hides nothing; far below it numbers run out of places
 MULTIPLIERS = f"must be at least {LEAST_MULTIPLIER:g} and finite; for no noise pass 0"
 
@@ -132,6 +135,11 @@ class NoiseGrid:
         """
         each = self.shares * self.noise.ripple
         return each + sum_ripple(self.noise.sigma, self.shares) + unevenness(ROUNDING)
+
+    @staticmethod
+    def largest_ripple(releases: int) -> float:
+        """Of so many releases with ``ENTRIES`` entries each, on whatever grid."""
+        return ENTRIES * releases * NoiseGrid(1, 1, DiscreteGaussian(LEVELS)).ripple
 
     @property
     def capacity(self) -> int:

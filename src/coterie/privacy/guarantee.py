@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from dp_accounting import DpEvent
@@ -67,6 +67,10 @@ class Whom(Enum):
     COALITION = "the server with colluding clients"
 
 
+ONLOOKERS = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
+"""Whoever may see what a client sends."""
+
+
 @dataclass(frozen=True)
 class Against:
     """What one who sees this much can learn at most; infinity: he is trusted."""
@@ -81,6 +85,8 @@ class Against:
 
 
 SIZES = "how many records a client has is public, and is told where clients count by their samples"
+AS_MANY = "how many records a client has is public, so what is hidden is which ones"
+STOPS = "when the run ends follows from how well models do on clients' test rows, which no noise covers"
 SIMULATION = "simulation: reproducible noise hides nothing from whoever has the seed"
 
 
@@ -102,6 +108,7 @@ class Guarantee:
     ripple: float = field(default=0.0, repr=False)  # how far, in the logarithm, probabilities may be from the events'
     simulated: bool = False
     against: tuple[Against, ...] = ()  # each adversary with the epsilon that holds against it; none: not told apart
+    leaves: tuple[str, ...] = ()  # what it leaves open, in words
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")
@@ -129,8 +136,12 @@ class Guarantee:
         """The same, if a client's answers tell nothing of its raw data but what is noised."""
         if not reveals or not self.proven:
             return self
-        why = f"what is noised is ({self.epsilon:.4g}, {self.delta:.0e})-DP, but a client also reveals {reveals}"
+        why = f"what is noised is ({self.epsilon:.4g}, {_small(self.delta)})-DP, but a client also reveals {reveals}"
         return Guarantee.none(why, self.level, self.trust, stated=self.epsilon)
+
+    def against_onlookers(self) -> Guarantee:
+        """The same, said of each who may see what a client sends: it has added the noise itself."""
+        return replace(self, against=tuple(Against(whom, self.epsilon) for whom in ONLOOKERS)) if self.proven else self
 
     @property
     def provisos(self) -> tuple[str, ...]:
@@ -139,10 +150,10 @@ class Guarantee:
             return ()
         sizes = [SIZES] if self.level is Level.RECORD and self.neighbours is Neighbours.ZERO_OUT else []
         against = [f"against {', '.join(map(str, self.against))}"] if self.against else []
-        return (*sizes, *against, *([SIMULATION] if self.simulated else []))
+        return (*sizes, *self.leaves, *against, *([SIMULATION] if self.simulated else []))
 
     def __str__(self) -> str:
-        stated = f"({self.epsilon:.4g}, {self.delta:.0e})-DP at {self.level.value} level, {self.neighbours.value}"
+        stated = f"({self.epsilon:.4g}, {_small(self.delta)})-DP at {self.level.value} level, {self.neighbours.value}"
         if self.proven:
             return "; ".join([stated, self.trust.value, *self.provisos])
         return f"no formal guarantee: {self.why_not}" + (
@@ -177,5 +188,14 @@ class RunFacts:
     a_round: int = 0  # how many clients are asked together at the least; 0: all
 
     @property
+    def trainings(self) -> int:
+        """In how many local trainings a record was, at most."""
+        return max((sum(pool.trainings for pool in exposure) for exposure in self.exposures), default=0)
+
+    @property
     def asked(self) -> int:
         return self.a_round or self.clients
+
+
+def _small(delta: float) -> str:
+    return f"{delta:.0e}" if delta else "0"

@@ -11,57 +11,27 @@ import math
 import os
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-import dp_accounting
 from dp_accounting import DpEvent
 
 from coterie.errors import BudgetSpent, InvalidInput, NotPermitted, require
 from coterie.files import require_plain, write_for_good
-from coterie.privacy.accounting import dpsgd_events, epsilon_of, pure_events
+from coterie.privacy.accounting import epsilon_of
 from coterie.privacy.guarantee import SIMULATION, Guarantee, Level, Neighbours
+from coterie.privacy.spending import EVERYBODY as EVERYBODY
+from coterie.privacy.spending import RESERVED, counted
+from coterie.privacy.spending import Row as Row
+from coterie.privacy.spending import Spend as Spend
+from coterie.privacy.spending import rows_of as rows_of
 from coterie.wire.codec import decode, encode, register
-
-EVERYBODY = -1  # where noise is added to a sum over all, each client is exposed by it
-
-
-@register
-@dataclass(frozen=True)
-class Spend:
-    """A noisy release in which a unit took part: with what noise for what it can change, and how likely it was in.
-
-    One that is not Gaussian has its worst-case ``epsilon`` in place of a noise multiplier, or is ``laplace``, whose
-    multiplier is the scale over what a unit can change.
-    """
-
-    what: str  # "dp-sgd", "lloyd 1/sums"
-    noise_multiplier: float = 0.0  # 0: no noise, which costs infinity
-    sample_rate: float = 1.0
-    epsilon: float | None = None
-    laplace: bool = False
-
-    def events(self, times: int) -> list[DpEvent]:
-        if self.epsilon is not None:
-            return pure_events(self.epsilon, times)
-        if self.laplace:
-            return [dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(self.noise_multiplier), times)]
-        return dpsgd_events(self.sample_rate, self.noise_multiplier, times)
-
-
-Row = tuple[int, Spend, int]
-"""Whose (a client or ``EVERYBODY``), what, and how often."""
-
 
 Exposure = tuple[tuple[str, bool, float, float, float, int], ...]
 """All releases of one client: what, of which kind, with which noise, at which epsilon, how likely, and how often."""
-
-
-RESERVED = "reserved"
 
 
 @register
@@ -84,8 +54,9 @@ class Ledger:
     run. What one of them would spend is reserved before it starts (``reserve``), and refused if that is more than is
     left. With a ``path`` it outlives the process, and several processes can share it, also by other names of the same
     file; a run that was killed keeps what it had reserved. Limit and delta stay what they were when the file was made:
-    ``Ledger(path=...)`` takes them from there. Costs of record and client level do not compose, nor do those between
-    different neighbours.
+    ``Ledger(path=...)`` takes them from there. Records may be dealt to other clients from one run to the next, so each
+    run counts as what it cost whoever was exposed most. Costs of record and client level do not compose, nor do those
+    between different neighbours.
     """
 
     limit: float = math.inf
@@ -187,14 +158,14 @@ class Ledger:
         runs: Mapping[str, tuple[Row, ...]],
     ) -> None:
         """With the forecast, and with what the run had spent already, if it is resumed."""
-        others = [row for other, entered in runs.items() if other != name for row in _counted(entered)]
+        others = [row for other, entered in runs.items() if other != name for row in counted(entered)]
 
         def with_these(more: tuple[Row, ...]) -> float:
             all_of_it = Ledger(delta=self.delta)
             all_of_it.enter([*others, *more])
             return all_of_it.epsilon(self.delta, neighbours)
 
-        after = with_these(_counted(held))
+        after = with_these(counted(held))
         if after > self.limit * (1 + 1e-9):
             raise BudgetSpent(
                 f"epsilon={after:.4g} would be spent in all at delta={self.delta:.0e}, and limit={self.limit:.4g}; "
@@ -280,7 +251,7 @@ class Ledger:
     @property
     def rows(self) -> tuple[Row, ...]:
         own = tuple((client, spent, times) for (client, spent), times in self._times.items())
-        return own + tuple(row for rows in self._runs.values() for row in _counted(rows))
+        return own + tuple(row for rows in self._runs.values() for row in counted(rows))
 
     def clients(self) -> list[int]:
         """Those with entries of their own."""
@@ -336,68 +307,3 @@ def _most(rows: Iterable[Row], others: Iterable[Row]) -> tuple[Row, ...]:
     for one, times in more._times.items():
         found._times[one] = max(times, found._times.get(one, 0))
     return found.rows
-
-
-def _counted(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """A run's entries as they are priced: what it makes again after it was resumed is paid for once.
-
-    A reservation is a forecast for whoever is exposed most, so it stands for as many releases with the same noise that
-    a client is as likely to be in, or less. What a client had spent beyond that counts beside it.
-    """
-    reserved = Counter[Spend]()
-    for client, one, times in rows:
-        if one.what == RESERVED and client == EVERYBODY:
-            reserved[one] += times
-    own: dict[int, list[Row]] = {}
-    for row in rows:
-        if row[1].what != RESERVED or row[0] != EVERYBODY:
-            own.setdefault(row[0], []).append(row)
-    beyond, left = _beyond(own.pop(EVERYBODY, ()), reserved)
-    for spent in own.values():
-        beyond += _beyond(spent, left)[0]
-    return (*((EVERYBODY, one, times) for one, times in reserved.items()), *beyond)
-
-
-def _beyond(spent: Iterable[Row], reserved: Counter[Spend]) -> tuple[list[Row], Counter[Spend]]:
-    """What of these entries is not reserved for, and what is left of the reservation."""
-    left, found = reserved.copy(), []
-    for client, one, times in spent:
-        for room in left:
-            if _stands_for(room, one):
-                taken = min(times, left[room])
-                left[room] -= taken
-                times -= taken
-        if times:
-            found.append((client, one, times))
-    return found, left
-
-
-def _stands_for(reserved: Spend, spent: Spend) -> bool:
-    kinds = [(one.noise_multiplier, one.epsilon, one.laplace) for one in (reserved, spent)]
-    return kinds[0] == kinds[1] and reserved.sample_rate >= spent.sample_rate * (1 - 1e-12)
-
-
-def rows_of(events: Iterable[DpEvent], times: int = 1) -> Iterator[Row]:
-    """Events as entries that expose everybody."""
-    for event in events:
-        match event:
-            case dp_accounting.NoOpDpEvent():
-                continue
-            case dp_accounting.GaussianDpEvent(noise_multiplier=z):
-                yield EVERYBODY, Spend(RESERVED, float(z)), times
-            case dp_accounting.RandomizedResponseDpEvent(noise_parameter=p, num_buckets=k):
-                pure = math.log1p((1 - p) * k / p) if p > 0 else math.inf
-                yield EVERYBODY, Spend(RESERVED, epsilon=pure), times
-            case dp_accounting.LaplaceDpEvent(noise_multiplier=b):
-                yield EVERYBODY, Spend(RESERVED, float(b), laplace=True), times
-            case dp_accounting.PoissonSampledDpEvent(
-                sampling_probability=rate, event=dp_accounting.GaussianDpEvent(noise_multiplier=z)
-            ):
-                yield EVERYBODY, Spend(RESERVED, float(z), float(rate)), times
-            case dp_accounting.SelfComposedDpEvent(event=inner, count=count):
-                yield from rows_of([inner], times * int(count))
-            case dp_accounting.ComposedDpEvent(events=inner):
-                yield from rows_of(inner, times)
-            case _:
-                known = "Gaussian noise, sampled or not, Laplace noise and randomised response"
-                raise InvalidInput(f"event={event!r} cannot be entered; ledgers know {known}")

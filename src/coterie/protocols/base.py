@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import Federation, Schedule
-from coterie.data.lazy import AnyFederation
+from coterie.data.lazy import AnyFederation, revealed
 from coterie.errors import require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
@@ -63,8 +63,8 @@ class Trainer(Protocol[State]):
         """What a defence must know of training this federation to say what it guarantees."""
         exposures = _exposures(federation, self.rounds)
         pools = [tuple(self._trainings(pool) for pool in exposure) for exposure in exposures]
-        asked = self.asked_together(federation.clients)
-        return RunFacts(federation.clients, self.rounds, self.local, _worst(pools), delta, self.reveals, a_round=asked)
+        asked, reveals = self.asked_together(federation.clients), revealed(federation, self.reveals)
+        return RunFacts(federation.clients, self.rounds, self.local, _worst(pools), delta, reveals, a_round=asked)
 
     def asked_together(self, clients: int) -> int:
         """How few of so many clients are asked in one request."""

@@ -50,6 +50,7 @@ class Tree:
     assignment: Tensor  # (clients,)
     since: Tensor  # (slots,) the round in which each cluster came to be
     scale: float  # the largest update of the first round
+    walked: Tensor  # (clients,): how many splits each has been placed by, or was there to be
     splits: tuple[Split, ...] = ()
 
 
@@ -107,9 +108,8 @@ class Sattler(Trainer[Tree]):
 
     @property
     def placements(self) -> int:
-        """Down the whole tree, once, or again after every split that a client may have missed."""
-        splits = self.most - 1
-        return splits if self.participation == 1 else splits * (splits + 1)
+        """One a split, whenever a client comes to it: who missed some goes on from where it was, not from the root."""
+        return self.most - 1
 
     def start(self, server: Server) -> Tree:
         clients = len(server.clients.sizes)
@@ -119,6 +119,7 @@ class Sattler(Trainer[Tree]):
             torch.full((clients,), -1),
             torch.zeros(1, dtype=torch.int64),
             0.0,
+            torch.zeros(clients, dtype=torch.int64),
         )
 
     @property
@@ -128,7 +129,7 @@ class Sattler(Trainer[Tree]):
     def run(self, state: Tree, server: Server) -> Running[Tree]:
         for round in range(state.round, self.rounds):
             chosen = server.sample(round, self.participation)
-            placed = replace(state, assignment=(yield from self.place(state, chosen)))
+            placed = yield from self.place(state, chosen)
             sees = self.sees(placed, chosen)
             sent = (yield Ask(TRAIN, round, chosen, state.published, state, sees)).whole()
             if sent is None:  # nobody answered
@@ -139,18 +140,18 @@ class Sattler(Trainer[Tree]):
             sums = server.add_up(replace(sent, membership=membership), round)
             state = replace(split, round=round + 1, published=sums.mean(split.published))
         everybody = server.clients.present(state.round)  # also those that were not asked since their cluster split
-        return replace(state, assignment=(yield from self.place(state, everybody)))
+        return (yield from self.place(state, everybody))
 
-    def place(self, state: Tree, chosen: Tensor) -> Generator[Ask[Tree], Replies, Tensor]:
+    def place(self, state: Tree, chosen: Tensor) -> Generator[Ask[Tree], Replies, Tree]:
         """Newcomers walk down the tree: at each split they go to the side with which their update agrees more.
 
-        One that does not answer stays where it was asked, and is in that cluster from then on.
+        So do those whose cluster was split while they were away, from there on. One that does not answer stays where it
+        was asked, and is in that cluster from then on.
         """
-        assignment = state.assignment.clone()
-        new = chosen[assignment[chosen] < 0]
-        assignment[new] = 0
-        for split in state.splits:
-            here = new[assignment[new] == split.parent]
+        assignment, walked = state.assignment.clone(), state.walked.clone()
+        assignment[chosen] = assignment[chosen].clamp_min(0)
+        for number, split in enumerate(state.splits):
+            here = chosen[(assignment[chosen] == split.parent) & (walked[chosen] <= number)]
             if len(here):
                 published = Published(map_leaves(lambda leaf: leaf.unsqueeze(0), split.model))
                 sent = (yield Ask(Kind("place", split.child), state.round, here, published, state)).whole()
@@ -159,7 +160,8 @@ class Sattler(Trainer[Tree]):
                 moved = updates(sent, published.values, torch.zeros(len(sent), dtype=torch.int64))
                 right = cosine_similarity(moved, split.right, -1) > cosine_similarity(moved, split.left, -1)
                 assignment[sent.ids[right]] = split.child
-        return assignment
+        walked[chosen] = len(state.splits)
+        return replace(state, assignment=assignment, walked=walked)
 
     def split(self, state: Tree, sent: Contributions) -> Tree:
         """Split every cluster that should be, once; clients that are not here are placed when they come back."""
@@ -233,13 +235,17 @@ def _divided(state: Tree, slot: int, moved: Tensor, ids: Tensor, left: Tensor, r
     child = state.published.slots
     model = {name: leaf[slot].clone() for name, leaf in state.published.values.items()}
     values = {name: torch.cat([leaf, leaf[slot : slot + 1]]) for name, leaf in state.published.values.items()}
-    assignment = state.assignment.clone()
-    assignment[assignment == slot] = -1  # absent members find their side when they come back
-    assignment[ids[left]] = slot
-    assignment[ids[right]] = child
+    assignment, walked = state.assignment.clone(), state.walked.clone()
+    assignment[ids[right]] = child  # absent members find their side when they come back
+    walked[ids[torch.cat([left, right])]] = len(state.splits) + 1
     since = torch.cat([state.since, state.since.new_tensor([state.round])])
     since[slot] = state.round
     split = Split(slot, child, model, moved[left].mean(0), moved[right].mean(0))
     return replace(
-        state, published=Published(values), assignment=assignment, since=since, splits=(*state.splits, split)
+        state,
+        published=Published(values),
+        assignment=assignment,
+        since=since,
+        walked=walked,
+        splits=(*state.splits, split),
     )

@@ -80,12 +80,23 @@ def next_steps(result: AuditResult) -> list[str]:
             steps.append(f"{capital(family)} leaks: {_remedy(result, family, one)}.")
     for family, one in found:
         if one.verdict is Verdict.UNDECIDED and not one.stress:
-            steps.append(f"{capital(family)} is undecided: {one.decision.remedy(one.unit)}.")
+            steps.append(f"{capital(family)} is undecided: {one.decision.remedy(one.unit)}{_meanwhile(one)}.")
+    if stressed := [family for family, one in found if one.verdict is Verdict.LEAKS and one.stress]:
+        steps.append(
+            f"Under stress it leaks ({', '.join(stressed)}): Method says what was changed for that, and so how far "
+            "yours is from it."
+        )
     if not result.checks:
         steps.append("Say what you will not go beyond, in [limits]: then the gate decides the same way every time.")
     elif failed := [check for check in result.checks if not check.passed]:
         steps.append(f"Do not launch before {', '.join(str(check.limit) for check in failed)} is met.")
     return steps or ["Nothing that was tried speaks against launching it; what was left out is listed below."]
+
+
+def _meanwhile(one: Finding) -> str:
+    """Clients cannot be had like seeds."""
+    rest = "; where there are no more, take it for possible"
+    return rest if one.decision.repeated and math.isfinite(one.decision.more_units) else ""
 
 
 def _about_claims(result: AuditResult) -> list[str]:
@@ -100,7 +111,7 @@ def _about_use(served: Defended | None) -> list[str]:
     if served is None or not served.learnt_nothing:
         return []
     names = ", ".join(served.unbeaten)
-    return [f"It has learnt nothing: clients are not better served than by {names}. Train longer, or otherwise."]
+    return [f"It has learnt nothing: clients are not known to gain over {names}. Train longer, or otherwise."]
 
 
 def _remedy(result: AuditResult, family: str, launched: Finding) -> str:

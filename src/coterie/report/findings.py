@@ -204,7 +204,8 @@ def _answers(found: Suspected) -> Html:
     rows = [row(head, [question, answer]) for question, answer in found.answers[:LONGEST]]
     left = len(found.answers) - len(rows)
     return details(
-        f"{found.family}: {found.attack} by a {found.adversary}, {counted(len(found.answers), 'answer')}",
+        f"{found.family}: {found.attack} by a {found.adversary}, {counted(len(found.answers), 'answer')}, "
+        f"one a {found.question}",
         table(f"{found.family}: {found.attack}", head, rows, stacked=False),
         element("p", f"{counted(left, 'further answer')} in the JSON.", class_="by") if left else "",
         data_family=found.family,

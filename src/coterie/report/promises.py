@@ -124,7 +124,9 @@ def _claim(found: Sequence[Defended]) -> Html:
         _statement(promise) if promise else _none("nothing is claimed"),
         promise.guarantee.trust.value if promise else "–",
         join([lower_bound(promise), _gauge(promise) if promise else None, _spent(found)]),
-        join([outcome_badge(promise.outcome), _by(promise)]) if promise else "no claim to judge",
+        join([outcome_badge(promise.outcome), _by(promise)])
+        if promise and not promise.claims_nothing
+        else "no claim to judge",
         element("ul", *[element("li", ground) for ground in promise.evidence], class_="evidence") if promise else "–",
     ]
     return row(CLAIMS, cells, data_family="\n".join(families), data_defence=one.defence)

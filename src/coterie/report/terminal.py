@@ -77,7 +77,8 @@ def leak_lines(result: AuditResult) -> list[Text]:
         score = f"{one.measure} {number(one.score)} ({_span(one.interval)}; chance {one.chance:.3g})"
         score += f", {more} to decide" if more else ""
         style = HEAT[heat_level(one.leakage) or 0] if one.verdict is not Verdict.NOT_SCORED else "dim"
-        told = _text(f" {'' if math.isnan(one.score) else f'{score}, '}{attack_name(one)}", "dim")
+        unscored = one.verdict is Verdict.NOT_SCORED
+        told = _text(f" {attack_name(one)}, {one.unscored_for}" if unscored else f" {score}, {attack_name(one)}", "dim")
         name = _text(f" {capital(family)}{' (stress)' if one.stress else ''}:")
         lines.append(Text() + _text(f"{said:<14}", style) + name + told)  # the colour ends with the verdict
     return _section("What is learnt", lines, FAMILIES, "attack")
@@ -117,6 +118,8 @@ def _promise(one: Defended) -> Text:
     spent = "" if one.spent is None else f"; {ledger(one.spent)}"
     bound = "" if promise.lower_bound is None else f"; {lower_bound(promise)}"
     by = f" by {promise.refuted_by}" if promise.refuted_by else ""
+    if promise.claims_nothing:
+        return _text(f"{guarantee(promise)}: no epsilon is claimed{bound}{spent}", "dim")
     return _text(f"{glyph} {promise.outcome.value}{by}: {guarantee(promise)}{bound}{spent}", style)
 
 

@@ -84,7 +84,7 @@ class Kept:
     def __str__(self) -> str:
         """Empty if there is nothing from before."""
         counts = {"from before": len(self.results)} if self.results else {}
-        for changed, count in Counter(self.stale.values()).items():
+        for changed, count in Counter(one.replace("arguments", "settings") for one in self.stale.values()).items():
             counts[f"from before the {changed} changed, and made anew"] = count
         return "; ".join(
             f"{count} {'result is' if count == 1 else 'results are'} {rest}" for rest, count in counts.items()
@@ -205,7 +205,8 @@ def ahead(todo: Sequence[Job], folder: Path, processes: int) -> Ahead:
         return Ahead(f"{words}; how long, the first of them will show")
     usual = sum(known.values()) / len(known)
     seconds = sum(known.get(job.key, usual) for job in todo) / processes
-    return Ahead(f"{words}; about {seconds / 60:.1f} minutes, by what {len(known)} of them took before")
+    about = f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{max(1, round(seconds))} s"
+    return Ahead(f"{words}; about {about}, by what {len(known)} of them took before")
 
 
 def _processes(count: int) -> str:

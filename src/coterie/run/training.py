@@ -198,7 +198,7 @@ def train(
             )
             if ring.model is not None:
                 require_fit(ring.model, shown_by(federation), type(ring.model).__name__)
-            return _trained(ring, evaluate_every, folder, root, witness, progress, stop, metrics or {})
+            return _trained(_Watcher(ring, evaluate_every, folder, root, progress, witness, stop, metrics or {}))
 
 
 def _room(
@@ -224,35 +224,10 @@ def _room(
     return ledger.reserve(seeded, defence.events(run), name)
 
 
-def _trained(
-    ring: AnyRing,
-    evaluate_every: int,
-    folder: RunFolder | None,
-    root: str,
-    witness: Witness | None,
-    progress: Progress | None,
-    stop: Patience | None,
-    metrics: Mapping[str, Metric],
-) -> Outcome:
+def _trained(watcher: _Watcher) -> Outcome:
+    ring, folder = watcher.ring, watcher.folder
     with ring:
-        saved = folder.load() if folder else None
-        history = list(saved.history) if saved else []
-        watcher = _Watcher(
-            ring, evaluate_every, folder, root, progress, history, witness, ring.federation.groups, stop, metrics
-        )
-        require(
-            saved is None or saved.root in ("", root),
-            "seed, secrets or data",
-            "others than the run's",
-            f"would release again what may be out already, and nobody would have paid for it; resume with its own "
-            f"seed, {SECRETS} and data",
-        )
-        if saved is not None:
-            ring.ledger.enter(saved.spent)
-            ring.metrics.enter(saved.metrics)
-            ring.traffic = saved.traffic
-            if witness is not None and saved.witness is not None:
-                witness.slots, witness.members = saved.witness.slots, saved.witness.members
+        saved = watcher.resumed()
         try:
             state = ring.run(saved.state, saved.memory, watcher) if saved else ring.run(before_ask=watcher)
         except _Enough as end:
@@ -305,12 +280,31 @@ class _Watcher:
     folder: RunFolder | None
     root: str
     progress: Progress | None
-    history: list[Measured]
     witness: Witness | None
-    groups: Tensor
-    stop: Patience | None = None
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    stop: Patience | None
+    metrics: Mapping[str, Metric]
+    history: list[Measured] = field(default_factory=list)
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def resumed(self) -> Checkpoint | None:
+        """The folder's checkpoint, if it has one, with what was measured, spent and witnessed before it."""
+        saved, ring = self.folder.load() if self.folder else None, self.ring
+        if saved is None:
+            return None
+        require(
+            saved.root in ("", self.root),
+            "seed, secrets or data",
+            "others than the run's",
+            f"would release again what may be out already, and nobody would have paid for it; resume with its own "
+            f"seed, {SECRETS} and data",
+        )
+        self.history = list(saved.history)
+        ring.ledger.enter(saved.spent)
+        ring.metrics.enter(saved.metrics)
+        ring.traffic = saved.traffic
+        if self.witness is not None and saved.witness is not None:
+            self.witness.slots, self.witness.members = saved.witness.slots, saved.witness.members
+        return saved
 
     def __call__(self, ask: AnyAsk) -> None:
         started = time.monotonic()
@@ -357,7 +351,7 @@ class _Watcher:
         if not self.history or self.history[-1]["round"] < round:
             row: Measured = {"round": round, scores.measure: scores.mean, "sizes": scores.sizes}
             if scores.measure != COST:
-                row |= Clusters.of(scores, self.groups).row()
+                row |= Clusters.of(scores, self.ring.federation.groups).row()
             row |= {name: mean_of(metric, self.ring, state) for name, metric in self.metrics.items()}
             self.history.append(row | self.ring.metrics.means())
         return scores

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.references.squares import squared_norms
 from torch import Tensor
 
 from coterie.errors import InvalidInput
@@ -21,7 +22,7 @@ from coterie.learn.clusters.exact_sums import (
 )
 from coterie.learn.clusters.lloyd import cluster_sums, nearest
 from coterie.learn.clusters.points import Points
-from coterie.learn.whole import squared_norms, step_of
+from coterie.learn.whole import step_of
 from coterie.rng import Rng
 
 CLUSTERS, BOUND, UNITS = 4, 1.5, 60_000

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 from tests.references import kmeans_loops
+from tests.references.squares import squared_norms
 from torch import Tensor
 
 from coterie.learn.clusters.clipping import ClientClip, RecordClip, Unclipped
 from coterie.learn.clusters.lloyd import leading_subspace, project, unpack_symmetric
 from coterie.learn.clusters.points import Points
 from coterie.learn.clusters.statistics import WATCH, Unit, labels_of, statistics, unscaled
-from coterie.learn.whole import UNITS, squared_norms
+from coterie.learn.whole import UNITS
 from coterie.rng import Rng
 
 KINDS = ("outer", "weights", "bound", "centres", "lloyd 2", "reach 1", "middle 2")

@@ -45,7 +45,7 @@ class AllButOneFamily(Family):
         return "" if isinstance(subject.launched, WeightedGrid) else "needs a grid of parties' centres (weighted_grid)"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        return [Choice.model_validate({"kind": "private_grid", "epsilon": 8.0})]
+        return [Choice.of("private_grid", epsilon=8.0)]
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:
         return (ALL_BUT_ONE,)

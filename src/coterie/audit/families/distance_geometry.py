@@ -50,14 +50,13 @@ class DistanceGeometryFamily(Family):
         return "" if subject.launched.tells_records else "needs a clustering of columns as trainer (vertical_kmeans)"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        every = [
-            {"kind": "secure_sums"},
-            {"kind": "blinded_sums"},
-            {"kind": "ckks_sums"},
-            {"kind": "randomised_response", "mechanism": "gap_rr", "epsilon": 1.0},
-            {"kind": "perturb_once", "epsilon": 4.0},
+        choices = [
+            Choice.of("secure_sums"),
+            Choice.of("blinded_sums"),
+            Choice.of("ckks_sums"),
+            Choice.of("randomised_response", mechanism="gap_rr", epsilon=1.0),
+            Choice.of("perturb_once", epsilon=4.0),
         ]
-        choices = [Choice.model_validate(one) for one in every]
         return [choice for choice in choices if not subject.why_not(choice, subject.launched)]
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:

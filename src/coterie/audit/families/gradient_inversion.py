@@ -53,9 +53,9 @@ class Inversion(Family):
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         return [
-            Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 0.5}),
-            Choice.model_validate({"kind": "plain_ldp"}),
-            Choice.model_validate({"kind": "secure_sums"}),
+            Choice.of("dpsgd", clip=1.0, noise_multiplier=0.5),
+            Choice.of("plain_ldp"),
+            Choice.of("secure_sums"),
         ]
 
     def protocol(self, subject: Subject) -> Trainer[object]:

@@ -38,11 +38,11 @@ class Acquisition(Family):
         if not isinstance(subject.launched, Trainer):
             return "needs a trainer of models"
         if int(subject.federation().groups.max()) < 1:
-            return "needs clients in known groups, whose number says how many newcomers it takes"
+            return "needs data of which it is known which clients belong together: a newcomer of each group joins"
         return ""
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        return [Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0})]
+        return [Choice.of("dpsgd", clip=1.0, noise_multiplier=1.0)]
 
     def protocol(self, subject: Subject) -> Sattler:
         return self.trainer(subject, 1)  # how many newcomers there are, the data say, and no defence must know

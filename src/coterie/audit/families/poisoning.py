@@ -41,7 +41,7 @@ class Poisoned(Family):
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         rules = ("median", "krum")
-        return [Choice.model_validate({"kind": "robust", "rule": rule}) for rule in rules]
+        return [Choice.of("robust", rule=rule) for rule in rules]
 
     def differs(self, subject: Subject) -> str:
         """It is no leak, so it stands apart from the headline, and a limit must name it."""

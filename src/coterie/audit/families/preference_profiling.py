@@ -146,7 +146,7 @@ class PreferenceProfiling(Family):
         return "" if isinstance(subject.launched, Trainer) else "needs a trainer of models"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        mingling = Choice.model_validate({"kind": "mingling"})
+        mingling = Choice.of("mingling")
         return [] if subject.why_not(mingling, subject.launched) else [mingling]
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:

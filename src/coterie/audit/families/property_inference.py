@@ -90,13 +90,10 @@ class PropertyInference(Family):
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         """Dropout and L2, which the paper tries as well, promise nothing; whoever wants them names them."""
-        return [Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 2.0})]
+        return [Choice.of("dpsgd", clip=1.0, noise_multiplier=2.0)]
 
     def sweep(self, subject: Subject) -> Sequence[tuple[Choice, float]]:
-        return [
-            (Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": sigma}), sigma)
-            for sigma in (0.3, 1.0, 2.0)
-        ]
+        return [(Choice.of("dpsgd", clip=1.0, noise_multiplier=sigma), sigma) for sigma in (0.3, 1.0, 2.0)]
 
     def measure(self, subject: Subject, defence: Choice, seed: int) -> Evidence:
         examples = subject.examples(seed)

@@ -46,7 +46,7 @@ class PropertyOfClients(Family):
         return "" if isinstance(subject.launched, Trainer) else "needs a trainer of models"
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
-        return [Choice.model_validate({"kind": "dpsgd", "clip": 1.0, "noise_multiplier": 1.0})]
+        return [Choice.of("dpsgd", clip=1.0, noise_multiplier=1.0)]
 
     def threats(self, subject: Subject) -> Sequence[ThreatModel]:
         return (CURIOUS_SERVER,)

@@ -167,7 +167,8 @@ class Grouped(Partition):
         for version in np.unique(kinds).tolist():
             here = torch.from_numpy(np.flatnonzero(kind_of == version))
             x[here], y[here] = self.changed(whole.take(here), version, rng.child("version", version))
-        return replace(whole, x=x, y=y), places
+        again = "records that are dealt once in every version" if self.full and len(np.unique(kinds)) > 1 else ""
+        return replace(whole, x=x, y=y, elsewhere=again or whole.elsewhere), places
 
 
 @dataclass(frozen=True)

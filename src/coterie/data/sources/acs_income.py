@@ -24,8 +24,9 @@ class AcsIncome(Source):
     """Ten columns a person. Tags: ``state`` (in the files' order), ``COW``, ``SEX`` and ``RAC1P`` as coded.
 
     ``one_hot`` turns each code into columns of zeros and ones, over the values that occur; numbers are standardised
-    over all rows. Without it every column is a standardised number, which orders codes that have no order.
-    ``columns`` chooses: Scott et al. (paper 002) leave out age and hours, filter by COW and cluster the rest one-hot.
+    over all rows, as if these were public. Without it every column is a standardised number, which orders codes that
+    have no order. ``columns`` chooses: Scott et al. (paper 002) leave out age and hours, filter by COW and cluster the
+    rest one-hot.
     """
 
     states: tuple[str, ...] | None = None

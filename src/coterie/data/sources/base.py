@@ -134,7 +134,7 @@ def data_folder(folder: Path | str | None) -> Path:
 
 
 def describe(examples: Examples) -> str:
-    shape = "x".join(map(str, examples.x.shape[1:]))
+    shape = "x".join(map(str, examples.x.shape[1:])) + (" numbers" if examples.x.dim() == 2 else "")
     return f"{len(examples):,} examples of {shape}, {examples.classes} classes"
 
 

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 X_NAMES = ("x", "X", "features", "images", "data", "x_train")
 Y_NAMES = ("y", "Y", "labels", "label", "target", "targets", "y_train")
 MOST_CLASSES, MOST_VALUES = 1000, 200
+READ_OFF = (
+    "the mean and deviation of its columns, by which all rows are standardised ([data] scale has public ones in their "
+    "place)"
+)
 
 
 Predicted = Literal["classes", "labels", "numbers"]
@@ -65,9 +69,11 @@ class Table(OwnFile):
     """A CSV or Parquet file: one column is the label, others are features, some may be tags instead.
 
     Numbers are standardised over all rows unless ``standardise`` is off; text and truth values become one column of
-    zeros and ones a value. Tags are numbered in sorted order and are not features, but for those in ``keep``, which are
-    features, too. ``above`` makes a further tag of a column of numbers, 1 where it lies above the bound, and leaves it
-    a feature. Rows with gaps raise, or go with ``drop_gaps``.
+    zeros and ones a value. A record shows in all rows through their mean and deviation, so nothing can be claimed of
+    one that is standardised so: ``scale`` has public numbers in their place, (middle, width) of each column. Tags are
+    numbered in sorted order and are not features, but for those in ``keep``, which are features, too. ``above`` makes a
+    further tag of a column of numbers, 1 where it lies above the bound, and leaves it a feature. Rows with gaps raise,
+    or go with ``drop_gaps``.
 
     ``predicts="numbers"``: the label columns (one or several) are measurements, standardised like features, so that an
     error of 1 is that of always answering the mean. ``"labels"``: an example may have several labels; their columns
@@ -83,6 +89,7 @@ class Table(OwnFile):
     drop_gaps: bool = False
     predicts: Predicted = "classes"
     keep: tuple[str, ...] = ()
+    scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     name: ClassVar[str] = "table"
     about: ClassVar[str] = "a CSV or Parquet file of yours"
@@ -95,6 +102,9 @@ class Table(OwnFile):
         aside = {*self.named, *self.tags, *self.drop} - set(self.keep)
         features = [column for column in frame.columns if column not in aside]
         require(len(features) > 0, "features", features, "none is left beside label, tags and drop; keep a column")
+        numbers = [column for column in features if is_number(frame[column])]
+        numbers += self.named if self.predicts == "numbers" else ()
+        self.require_scales(numbers)
         return Examples(
             x=torch.from_numpy(self.encoded(frame, features, folder)),
             y=y,
@@ -104,7 +114,21 @@ class Table(OwnFile):
             | {tag: integers(self.numbers(frame[tag]) > bound) for tag, bound in self.above.items()},
             label_names=names,
             tag_names={tag: values for tag, (_, values) in tags.items()},
+            elsewhere=READ_OFF if self.standardise and set(numbers) - set(self.scale) else "",
         )
+
+    def require_scales(self, numbers: list[str]) -> None:
+        for column, (middle, width) in self.scale.items():
+            require(column in numbers, "scale", column, nearest(column, numbers))
+            finite = np.isfinite(middle) and 0 < width < np.inf
+            require(finite, f"scale of {column!r}", (middle, width), "must be finite numbers, the second above 0")
+
+    def scaled(self, name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
+        """By public numbers where they are given."""
+        if name in self.scale:
+            middle, width = self.scale[name]
+            return ((values - middle) / width).astype(np.float32)
+        return standardised(values) if self.standardise else values.astype(np.float32)
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -126,8 +150,7 @@ class Table(OwnFile):
         return np.asarray(codes.numpy() == 1)
 
     def measured(self, column: Column) -> NDArray[np.float32]:
-        values = self.numbers(column, "to predict")
-        return standardised(values) if self.standardise else values.astype(np.float32)
+        return self.scaled(str(column.name), self.numbers(column, "to predict"))
 
     def without_gaps(self, frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         said = {"label": self.named, "tags": self.tags, "drop": self.drop, "above": self.above}
@@ -173,8 +196,7 @@ class Table(OwnFile):
             if name in texts:
                 x[np.arange(len(x)), end - width + texts[name][0]] = 1
             else:
-                values = frame[name].to_numpy(np.float64)
-                x[:, end - 1] = standardised(values) if self.standardise else values
+                x[:, end - 1] = self.scaled(name, frame[name].to_numpy(np.float64))
         return x
 
     def texts(self, column: Column) -> tuple[NDArray[np.int64], tuple[str, ...]]:
@@ -237,7 +259,9 @@ def read_frame(path: Path) -> pd.DataFrame:
     elif path.name.endswith((".csv", ".csv.gz", ".csv.zip", ".tsv", ".txt")):
         frame = read_delimited(path)
     else:
-        raise InvalidInput(f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet")
+        raise InvalidInput(
+            f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet; save a spreadsheet as CSV"
+        )
     require(len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1")
     return frame
 
@@ -270,7 +294,7 @@ class Arrays(OwnFile):
     Bytes of three or four axes are pictures (n, rows, columns[, channels]) and are scaled to 0..1; other numbers stay
     as they are; whole numbers of two axes given as ``tokens`` are texts. One-hot labels are taken too. With
     ``predicts="labels"`` an example may have several labels (0 and 1), with ``"numbers"`` y are measurements. Further
-    arrays of whole numbers, one an example, become tags (``split`` is the published split).
+    arrays of whole numbers or texts, one an example, become tags (``split`` is the published split).
     """
 
     path: Path
@@ -290,17 +314,17 @@ class Arrays(OwnFile):
         require_room(folder.name, folder.stat().st_size, taken, "save it without compression: numpy.savez")
         x, y = held.pop(x_name), held.pop(y_name)
         codes, names = self.targets(y_name, y)
+        facts = {name: values for name, values in held.items() if values.shape == (len(x),)}
+        texts = {name: numbered(values.tolist()) for name, values in facts.items() if values.dtype.kind == "U"}
+        whole = {name: integers(values) for name, values in facts.items() if values.dtype.kind in "iub"}
         return Examples(
             x=self.inputs(x_name, x),
             y=codes,
             classes=len(names),
             name=folder.stem,
-            tags={
-                name: integers(values)
-                for name, values in held.items()
-                if values.shape == (len(x),) and values.dtype.kind in "iub"
-            },
+            tags={**whole, **{name: own for name, (own, _) in texts.items()}},
             label_names=names,
+            tag_names={name: values for name, (_, values) in texts.items()},
         )
 
     def targets(self, name: str, y: Array) -> tuple[torch.Tensor, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from coterie.flow.ask import Sums
 from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, ServerGuard
 from coterie.flow.turn import Turn
-from coterie.privacy.guarantee import Against, Neighbours, Trust, Whom
+from coterie.privacy.guarantee import ONLOOKERS, Against, Neighbours, Trust
 from coterie.wire.messages import Contributions
 
 
@@ -26,7 +26,7 @@ class LocalNoise(NoisySums):
     def against(self, delta: float, neighbours: Neighbours) -> Iterator[Against]:
         """Whoever sees a message sees all the noise that is on it, and knows none of it."""
         epsilon = self.epsilon(delta, neighbours)
-        yield from (Against(whom, epsilon) for whom in (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER))
+        yield from (Against(whom, epsilon) for whom in ONLOOKERS)
 
     @property
     def client(self) -> ClientGuard:

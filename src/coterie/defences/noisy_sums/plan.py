@@ -22,7 +22,7 @@ from coterie.flow.protocol import AnyProtocol
 from coterie.flow.turn import Turn
 from coterie.learn.whole import STEP, UNITS
 from coterie.privacy.accounting import Guarantee, Level, Trust, epsilon_near, guarantee_of, split_gaussian
-from coterie.privacy.grid import NoiseGrid
+from coterie.privacy.grid import ENTRIES, NoiseGrid
 from coterie.privacy.guarantee import Against, Neighbours, RunFacts
 from coterie.privacy.ledger import EVERYBODY, Spend
 from coterie.rng import Secrets
@@ -111,10 +111,6 @@ def _weight(release: str, plain: Mapping[str, str]) -> float:
 def _without_number(release: str) -> str:
     kind, leaf = release.split("/")
     return f"{kind.split()[0]}/{leaf}"
-
-
-ENTRIES = 1 << 32
-"""More numbers than one release can hold: how far every draw is from what it is priced as, is charged so often."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from coterie.flow.cohort import Cohort
 from coterie.flow.guard import ClientGuard, Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.privacy.accounting import guarantee_of, pure_events
-from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
+from coterie.privacy.guarantee import Guarantee, Level, Neighbours, RunFacts, Trust
 from coterie.privacy.ledger import Spend
 from coterie.rng import Secrets
 from coterie.wire.messages import Contributions
@@ -140,9 +140,7 @@ class PerturbOnce(Defence):
             why = _rules_out(self.channel)
             return Guarantee.none(why, Level.RECORD, Trust.LOCAL_NOISE, self.channel.stated)
         found = guarantee_of(self.events(run), 0.0, Level.RECORD, Trust.LOCAL_NOISE, 1.0, Neighbours.REPLACE)
-        everybody = (Whom.PUBLIC, Whom.PARTICIPANT, Whom.SERVER)
-        found = replace(found, against=tuple(Against(whom, found.epsilon) for whom in everybody if found.proven))
-        return found.beside(run.reveals)
+        return found.against_onlookers().beside(run.reveals)
 
     def _bare(self, run: RunFacts) -> int:
         """How many columns are told as they are. A mark of one party is worth nothing to another."""

@@ -6,7 +6,15 @@ it asks for no app, so nothing that the link holds is ever executed. The server'
 
 import logging
 
-from flwr.supercore.logger import console_handler
+from coterie.errors import DataMissing
+
+try:
+    from flwr.supercore.logger import console_handler
+except ModuleNotFoundError as error:
+    raise DataMissing(
+        f"Flower is not installed (module {error.name!r}); install the extra of the name deploy, as docs/deployment.md "
+        'says: pip install "$(ls dist/coterie-*.whl)[deploy]" --constraint constraints.txt'
+    ) from error
 
 from coterie.deploy.flower.failures import LinkGone, NotAdmitted
 from coterie.deploy.flower.fleet import Fleet, Parcel

@@ -57,14 +57,14 @@ from coterie.deploy.flower.gate import SECRET_HEADER
 MESSAGE_TYPE = "query.coterie"
 
 
-class _Secret:
-    """Puts the secret on every request."""
+class _Headers:
+    """Puts these on every request."""
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = headers
 
     def intercept(self, context: Flowers, call_next: Callable[[Flowers], Flowers]) -> Flowers:
-        context.request.headers[SECRET_HEADER] = self._secret
+        context.request.headers.update(self._headers)
         return call_next(context)
 
 
@@ -80,10 +80,10 @@ class Office:
 
     def __init__(self, port: int, secret: str) -> None:
         self._address = f"127.0.0.1:{port}"
-        self._secret = secret
+        self._secret, self._admitted = secret, _Headers({SECRET_HEADER: secret})
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
         self._control = ControlHttpClient.from_server_address(
-            self._address, True, None, interceptors=[_Secret(secret), version]
+            self._address, True, None, interceptors=[self._admitted, version]
         )
         self._runtime: Flowers = None
         self._heart: Flowers = None
@@ -119,7 +119,7 @@ class Office:
             request=wanted,
         )
         first = RuntimeHttpClient.from_server_address(
-            self._address, True, None, interceptors=[_Secret(self._secret), version, _Headers(headers)]
+            self._address, True, None, interceptors=[self._admitted, version, _Headers(headers)]
         )
         taken = first.AcquireTask(wanted)
         first.close()
@@ -127,7 +127,7 @@ class Office:
             self._address,
             True,
             None,
-            interceptors=[_Secret(self._secret), version, RuntimeTokenHttpInterceptor(token=taken.token)],
+            interceptors=[self._admitted, version, RuntimeTokenHttpInterceptor(token=taken.token)],
         )
         task = runtime.PullTaskInput(PullTaskInputRequest())
         if task.run.run_id != run:
@@ -199,15 +199,6 @@ class Office:
             if client is not None:
                 client.close()
         self._heart = self._runtime = None
-
-
-class _Headers:
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = headers
-
-    def intercept(self, context: Flowers, call_next: Callable[[Flowers], Flowers]) -> Flowers:
-        context.request.headers.update(self._headers)
-        return call_next(context)
 
 
 def _empty_app() -> bytes:

@@ -74,10 +74,6 @@ class Bounded:
             "needs 0 <= l2 <= l1",
         )
 
-    @property
-    def is_bounded(self) -> bool:
-        return math.isfinite(self.l2)
-
 
 def norm_scales(norms: Tensor, bound: float) -> Tensor:
     """The factors that bring these norms down to the bound; 1 where they are within it."""

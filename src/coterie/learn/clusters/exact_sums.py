@@ -5,6 +5,9 @@ The float kernels of ``lloyd`` are faster by a little and serve where nothing is
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,6 +17,7 @@ from torch import Tensor
 from coterie.errors import require
 from coterie.learn.clusters.points import CHUNK_FLOATS, Points, alike, chunk_rows, chunks_about
 from coterie.learn.whole import lengths, radius, require_bound, tight_rows
+from coterie.learn.whole_products import require_exact_products
 
 RECORD_UNITS = 1 << 16
 """The largest norm of a record, in steps. 32,767 records then add up within 32 bits."""
@@ -99,6 +103,41 @@ def exact_outer_products(points: Points, bound: float, anchor: Tensor | None) ->
             steps, step = tight_rows(about, bound, OUTER_SIDE, buffer[: len(about)], shares)
             totals[clients] += _outer(steps.view(count, -1, features), upper)
     return totals.mul_(_pack_weights(features)), step**2 / DIAGONAL
+
+
+FEW = 128
+"""Records of a client, below which single precision has room for the products of eight bits each, or more."""
+
+
+def client_outer_products(points: Points, anchor: Tensor) -> Tensor:
+    """Each client's sum of outer products of its records about the anchor, packed, (clients, length), up to a factor.
+
+    Packed as in ``lloyd.packed_outer_products``, but to the last bit a function of that client's records: a product
+    of floats is rounded by where in memory a client's rows lie, and so by who came before. Here records are whole
+    numbers, in as many bits of the client's largest entry as there is room for once all its products are added up.
+    """
+    require_exact_products()
+    features, upper = points.features, _upper(points.features)
+    packed = torch.empty(points.clients, len(upper))
+    for clients, size in alike(points.sizes.tolist(), chunk_rows(2 * features), CHUNK_FLOATS // features**2):
+        start, count = int(points.offsets[clients.start]), clients.stop - clients.start
+        kind, room = (torch.float32, 24) if size < FEW else (torch.float64, 53)
+        largest = torch.zeros(count)
+        for some in _about(points, start, count * size, anchor):
+            torch.maximum(largest, some.abs().view(count, -1).amax(1), out=largest)
+        scales = 2.0 ** ((room - size.bit_length()) // 2) / largest.to(kind).clamp_min(2.0**-100).view(-1, 1, 1)
+        total = torch.zeros(count, features, features, dtype=kind)
+        for some in _about(points, start, count * size, anchor):
+            whole = some.to(kind).view(count, -1, features).mul_(scales).round_()
+            total.baddbmm_(whole.transpose(1, 2), whole)
+        torch.index_select(total.float().flatten(1), 1, upper, out=packed[clients])
+    return packed.mul_(torch.where(_pack_weights(features) == DIAGONAL, 1.0, math.sqrt(2.0)))
+
+
+def _about(points: Points, start: int, count: int, anchor: Tensor) -> Iterator[Tensor]:
+    """So many rows about the anchor, a chunk at a time, each times the root of its weight."""
+    for rows, about in chunks_about(points.x[start : start + count], anchor):
+        yield about if points.weights is None else about.mul_(points.weights[start:][rows].sqrt().unsqueeze(1))
 
 
 def unpacked_products(packed: Tensor, features: int) -> Tensor:

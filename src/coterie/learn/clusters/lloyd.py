@@ -117,16 +117,11 @@ def squared_distances(x: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
     return answer
 
 
-def record_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
-    """The norm of each record about its anchor: none, one for all (features,), or the one of its label."""
-    answer = torch.empty(len(x), dtype=x.dtype)
-    for rows, about in chunks_about(x, anchor, labels):
-        torch.linalg.vector_norm(about, dim=1, out=answer[rows])
-    return answer
-
-
 def row_norms(x: Tensor, anchor: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
-    """As ``record_norms``, in doubles, from a kernel that sees one row at a time. Squares may overflow in single."""
+    """The norm of each record about its anchor, in doubles: none, one for all (features,), or the one of its label.
+
+    From a kernel that sees one row at a time. Squares may overflow in single precision.
+    """
     answer = np.empty(len(x))
     for rows, about in chunks_about(x, anchor, labels):
         plain = about.numpy()
@@ -187,11 +182,6 @@ def _part(weights: Tensor | None, rows: slice) -> Tensor | None:
     return None if weights is None else weights[rows]
 
 
-def cluster_counts(points: Points, labels: Tensor, clusters: int, clip: Clip) -> Bounded:
-    """``counts`` with its sensitivity: one record is one count, however its norm is clipped."""
-    return bounded(counts(points, labels, clusters), clip, lambda _: (1.0, 1.0))
-
-
 def cluster_sums(points: Points, labels: Tensor, clusters: int, clip: Clip, anchors: Tensor | None = None) -> Bounded:
     """The sum of each client's points in each cluster, (clients, clusters, features).
 
@@ -217,11 +207,6 @@ def added(rows: Tensor, slots: Tensor, count: int, scales: Tensor) -> Tensor:
     ends = np.arange(len(rows) + 1, dtype=np.int32)
     matrix = csc_array((scales.numpy(), slots.numpy(), ends), shape=(count, len(rows)))
     return torch.from_numpy(matrix @ rows.numpy())
-
-
-def cluster_means(sums: Tensor, counts: Tensor) -> Tensor:
-    """Sums over counts where there is something to count, zero elsewhere."""
-    return sums / counts.clamp_min(1).unsqueeze(-1)
 
 
 def packed_outer_products(points: Points, clip: Clip, anchor: Tensor | None = None) -> Bounded:

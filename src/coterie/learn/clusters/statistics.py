@@ -13,7 +13,6 @@ labels and norms come from kernels whose rows do not depend on the rows around t
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from coterie.learn.clusters.exact_sums import (
     OFF_DIAGONAL,
     OUTER_SIDE,
     RECORD_UNITS,
+    client_outer_products,
     exact_cluster_sums,
     exact_counts,
     exact_outer_products,
@@ -152,17 +152,7 @@ def _outer(points: Points, public: Params, unit: Unit) -> Tensor:
         return exact_outer_products(points, bound, middle)[0].double().mul_(STEP)
     if unit is Unclipped:
         return packed_outer_products(points, Unclipped(), middle).value
-    return _in_steps(packed_outer_products(_lightened(points), Unclipped(), middle).value, TINY)
-
-
-def _lightened(points: Points) -> Points:
-    """With each client's weights over its largest, where only ratios matter: then no product overflows by them."""
-    if points.weights is None:
-        return points
-    owners = points.owners().long()
-    largest = torch.zeros(points.clients, dtype=points.weights.dtype).scatter_reduce_(0, owners, points.weights, "amax")
-    shares = points.weights / torch.where(largest > 0, largest, 1.0)[owners]
-    return replace(points, weights=shares, finite=True)
+    return _in_steps(client_outer_products(points, middle), TINY)
 
 
 def _weights(points: Points, public: Params, unit: Unit) -> Tensor:

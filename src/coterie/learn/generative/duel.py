@@ -290,9 +290,9 @@ def imagine(generator: PictureGenerator, kept: Kept, each: int, rng: Rng) -> Ten
     return found
 
 
-def likeness(generator: PictureGenerator, kept: Kept, samples: Samples, rng: Rng, each: int = 4) -> float:
+def likeness(generator: PictureGenerator, kept: Kept, samples: Samples, rng: Rng) -> float:
     """The mean cosine of what it makes of a class with samples of that class; 0 where there are none of any."""
-    made = imagine(generator, kept, each, rng)
+    made = imagine(generator, kept, 4, rng)
     found = []
     for label in samples.y.unique().tolist():
         mine, theirs = (normalize(one.flatten(1), dim=1) for one in (made[label], samples.x[samples.y == label]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.data.federation import Examples
 from coterie.data.holdings import LARGEST
-from coterie.data.lazy import AnyFederation
+from coterie.data.lazy import AnyFederation, revealed
 from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, Sums
@@ -97,7 +97,8 @@ class Clusterer(Protocol[Clusters]):
     def facts(self, federation: AnyFederation, delta: float = DELTA) -> RunFacts:
         """What a defence must know of clustering this federation to say what it guarantees."""
         rounds = len({name.split("/")[0] for name in self.releases()})
-        return RunFacts(federation.clients, rounds, Local(), (), delta, self.reveals, self.level)
+        reveals = revealed(federation, self.reveals, by_client=self.level is Level.CLIENT)
+        return RunFacts(federation.clients, rounds, Local(), (), delta, reveals, self.level)
 
     def serves(self, state: Clusters) -> bool:
         return "centres" in state.known

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import VerticalFederation
-from coterie.data.lazy import AnyFederation
+from coterie.data.lazy import AnyFederation, revealed
 from coterie.errors import InvalidInput, require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies, Sums
@@ -101,8 +101,8 @@ class VerticalKMeans(Protocol[Assignments]):
             raise InvalidInput(BY_ROWS)
         told = self.seedings + self.steps * self.clusters
         held = tuple(map(len, federation.columns))
-        rounds = self.seedings + self.steps
-        return RunFacts(federation.clients, rounds, Local(), (), delta, numbers_a_record=told, columns=held)
+        rounds, reveals = self.seedings + self.steps, revealed(federation, "")
+        return RunFacts(federation.clients, rounds, Local(), (), delta, reveals, numbers_a_record=told, columns=held)
 
     # -- the server's side ---------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from coterie.data.federation import VerticalFederation
-from coterie.data.lazy import AnyFederation
+from coterie.data.lazy import AnyFederation, revealed
 from coterie.errors import InvalidInput, require, require_count
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, Replies
@@ -97,7 +97,8 @@ class WeightedGrid(Protocol[GridState]):
         """A record is in ``sketches`` sketches of each party, which have its level in common: they are one release."""
         if not isinstance(federation, VerticalFederation):
             raise InvalidInput(BY_ROWS)
-        return replace(self.run_of(federation.clients, delta), columns=tuple(map(len, federation.columns)))
+        held, reveals = tuple(map(len, federation.columns)), revealed(federation, self.reveals)
+        return replace(self.run_of(federation.clients, delta), columns=held, reveals=reveals)
 
     def run_of(self, parties: int, delta: float = DELTA) -> RunFacts:
         """The same before anybody knows who has which columns."""

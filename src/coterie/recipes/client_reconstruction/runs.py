@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +18,13 @@ from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation, Shards
 from coterie.defences.adaptive_ldp import AdaptiveLdp, Budget, PlainLdp, strengths
 from coterie.defences.clipped_ldp import ClippedLdp
-from coterie.flow.ask import Ask
+from coterie.flow.ask import AnyAsk
 from coterie.flow.guard import Defence
 from coterie.flow.ring import AnyRing, Ring
 from coterie.flow.turn import Roots
 from coterie.learn.generative.duel import Bout
 from coterie.learn.models.bundled import StridedCnn
+from coterie.learn.models.model import Model
 from coterie.learn.sgd import Local
 from coterie.measure.cost import forget_peak, peak_memory
 from coterie.measure.likeness import (
@@ -45,7 +45,7 @@ from coterie.recipes.client_reconstruction.setups import ATTACKER, Setup
 from coterie.rng import Rng
 from coterie.run.jobs import Result
 from coterie.wire.messages import TRAIN
-from coterie.wire.view import Entries
+from coterie.wire.view import Entries, ThreatModel
 
 DELTA = 1e-5
 SHOWN = 3  # pictures of a class in a gallery
@@ -111,16 +111,8 @@ def reconstructed(
         federation = first_half(federation)
     model, guard = sizes.model(federation), stronger(defences(sizes.rounds)[defence], strength)
     trainer = protocol("FL" if federation.clients < clients else method, sizes)
-    attack = CganReconstruction(
-        eavesdropper(ATTACKER, victim, share, Entries[entries]),
-        victim,
-        model,
-        sizes.local,
-        Auxiliary(replace(federation.examples.take(federation.train[ATTACKER]), classes=10)),
-        sizes.bout,
-        fake=10,
-        active_from=2 if active else None,
-    )
+    threat = eavesdropper(ATTACKER, victim, share, Entries[entries])
+    attack = attack_on(federation, model, sizes, threat, victim, active)
     attack = attack.to_be_read() if to_be_read else attack
     ring: AnyRing = Ring(trainer, federation, model, guard, Roots.seeded(seed), adversaries=[attack])
     started, sketches = time.monotonic(), Sketches(attack, ring, seed)
@@ -144,6 +136,15 @@ def reconstructed(
     }
 
 
+def attack_on(
+    federation: Federation, model: Model, sizes: Sizes, threat: ThreatModel, victim: int, active: bool
+) -> CganReconstruction:
+    """With the attacker's own pictures, and an output of the model to spare for what is made up."""
+    own = Auxiliary(replace(federation.examples.take(federation.train[ATTACKER]), classes=10))
+    active_from = 2 if active else None
+    return CganReconstruction(threat, victim, model, sizes.local, own, sizes.bout, fake=10, active_from=active_from)
+
+
 @dataclass
 class Sketches:
     """What the attacker draws after some rounds, with pixels in 0..1."""
@@ -153,7 +154,7 @@ class Sketches:
     seed: int
     by_round: dict[int, Mapping[Hashable, Tensor]] = field(default_factory=dict)
 
-    def note(self, ask: Ask[Any]) -> None:
+    def note(self, ask: AnyAsk) -> None:
         if ask.kind == TRAIN and ask.round in SKETCHED:
             self.by_round[ask.round] = self.now().of
 
@@ -184,7 +185,7 @@ def stronger(defence: Defence, strength: float) -> Defence:
     return defence
 
 
-def together(ring: AnyRing, state: Any, setup: Setup) -> bool:
+def together(ring: AnyRing, state: object, setup: Setup) -> bool:
     """Whether attacker and victim ended in one cluster."""
     chosen = ring.protocol.choose(ring.models(state), ring.everyone(state)).argmax(1)
     return bool(chosen[ATTACKER] == chosen[setup.victim])

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,8 +98,8 @@ def member_tests(epsilon: float | None, runs: int, shadows: int, seed: int) -> R
     promise = defence.guarantee(protocol.facts(case.federation(True), DELTA))
     results: Result = {"claim": promise.epsilon if promise is not None else math.inf}
     for name, test in tests.items():
-        sides = [[test.infer(view, Auxiliary(), rng).scores[membership.TARGET] for view in views] for views in seen]
-        results[name] = _plain(measure_membership(Scores(*map(_array, sides)), DELTA, promise, rng.child(name)))
+        said = ([test.infer(view, Auxiliary(), rng).scores[membership.TARGET] for view in views] for views in seen)
+        results[name] = _plain(measure_membership(Scores(*map(np.array, said)), DELTA, promise, rng.child(name)))
     return results
 
 
@@ -125,10 +126,6 @@ def published_outer_products(trials: int, seed: int) -> Result:
     scores = optimal_scores(inside, outside, real.noise, trials, rng.child("trials"))
     stated = guarantee_of(real.stated[:1], DELTA, Level.RECORD, real.trust, protocol.bound)
     return {"claim": stated.epsilon, "sums": _plain(measure_membership(scores, DELTA, stated, rng))}
-
-
-def _array(values: list[float]) -> Any:
-    return torch.tensor(values, dtype=torch.float64).numpy()
 
 
 def _plain(found: Membership) -> Result:

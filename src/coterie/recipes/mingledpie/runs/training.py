@@ -118,14 +118,7 @@ def trained(
     federation = partition.split(examples, rng.child("partition"))
     if joining:
         federation = waves(federation, range(clients, clients + joining), newcomers, every=10)
-    model, how, looked_at = SETUPS[name].model(), local(name, as_run), None if as_run else 50
-    protocol: AnyTrainer = Ifca(
-        rounds=rounds, local=how, clusters=clusters, choose_on=looked_at, weighting="equal", begins=begins
-    )
-    if method == "FedProx":
-        protocol = FedProx(rounds=rounds, local=how)
-    if method == "FedEM":
-        protocol = FedEM(rounds=rounds, local=how, components=3)
+    model, protocol = SETUPS[name].model(), trainer_of(method, local(name, as_run), rounds, clusters, as_run, begins)
     newest: list[float] = []
     started = time.monotonic()
     try:
@@ -143,6 +136,16 @@ def trained(
             raise
         return {"accuracy": 100 * newest[-1], "training": 100 * newest[-1], "failed": str(error), "curve": []}
     return _measured(outcome, model, federation, clients) | {"seconds": time.monotonic() - started}
+
+
+def trainer_of(method: str, how: Local, rounds: int, clusters: int, as_run: bool, begins: Start) -> AnyTrainer:
+    """All but FedProx and FedEM are IFCA, under one defence or another."""
+    if method == "FedProx":
+        return FedProx(rounds=rounds, local=how)
+    if method == "FedEM":
+        return FedEM(rounds=rounds, local=how, components=3)
+    looked_at = None if as_run else 50
+    return Ifca(rounds=rounds, local=how, clusters=clusters, choose_on=looked_at, weighting="equal", begins=begins)
 
 
 def _measured(outcome: Outcome, model: Model, federation: Federation, tested: int) -> Result:
