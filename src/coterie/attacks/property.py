@@ -22,6 +22,7 @@ from torch import Tensor
 
 from coterie.attacks.base import Suspicions
 from coterie.attacks.contrast import Contrast
+from coterie.attacks.label_mix import Mix, label_mixes, mix_read, of_strangers
 from coterie.attacks.others import Behind, Beliefs, Own, Rules, own_uploads, who_is_behind
 from coterie.attacks.updates import Features, Imitation, Observed, aggregates, cut, magnitudes
 from coterie.data.auxiliary import Auxiliary
@@ -64,8 +65,9 @@ class PassiveProperty:
 
     Each round and cluster it imagines ``others`` clients, and ``each`` that are like the victim with and ``each`` that
     are like it without property data. From these it makes ``pairs`` aggregates of either kind, which differ in one
-    client. The others' label mixes are drawn from a Dirichlet of concentration ``skew``, because clients are not
-    alike; None gives all of them the auxiliary data's mix, as the paper does.
+    client. The others' label mixes are first drawn from a Dirichlet of concentration ``skew``, because clients are not
+    alike. What these moved tells which mix the real others have, and for a contrast others that have it are imagined in
+    their place (``label_mix``). None gives all of them the auxiliary data's mix, as the paper does.
 
     ``keep_own`` leaves the own upload where it is and adds it to what is imagined, for a size that is drawn from the
     rules' range: worse where the server takes a mean, and here to be compared with.
@@ -126,6 +128,23 @@ class PassiveProperty:
         _, usual = self.imitation.local.shape(len(known.examples))
         return self.imitation.train(observed.start, known.examples, rows, rng.child("training"), observed.round, usual)
 
+    def matched(
+        self, observed: Observed, known: Known, updates: Params, seen: Params, behind: Behind, rng: Rng
+    ) -> dict[str, Tensor]:
+        """The clients imagined with ``rng``, the others anew with the label mix that is read off what was ``seen``."""
+        count, plain = behind.others[1], self.others + self.each
+        if self.skew is None or self.leaves_own or count < 2:
+            return dict(updates)
+        labels, classes = known.examples.y, known.examples.classes
+        mixes = label_mixes(labels, self.rows(known, rng.child("clients").numpy())[:plain], classes)
+        like = label_mixes(labels, torch.arange(known.marked, len(labels)).unsqueeze(0), classes)[0]
+        mix = of_strangers(mix_read(pick(updates, torch.arange(plain)), mixes, seen), like, count)
+        anew = rng.child("matched")
+        rows = self.rows(known, anew.child("clients").numpy(), mix)[: self.others]
+        _, usual = self.imitation.local.shape(len(labels))
+        made = self.imitation.train(observed.start, known.examples, rows, anew, observed.round, usual)
+        return map_leaves(lambda old, new: torch.cat([new, old[self.others :]]), updates, made)
+
     def aggregated(self, updates: Params, behind: Behind, rng: Rng) -> dict[str, Tensor]:
         """Aggregates (2 pairs, ...) of those who were imagined, the first half with the property."""
         own = behind.own.clients if self.leaves_own and behind.own is not None else 0
@@ -162,9 +181,10 @@ class PassiveProperty:
 
         return who_is_behind(seen, own, self.rules, strangers, beliefs)
 
-    def rows(self, known: Known, draws: np.random.Generator) -> Tensor:
+    def rows(self, known: Known, draws: np.random.Generator, mix: Mix | None = None) -> Tensor:
         """(others + 2 each, steps, batch): others, then the likes of the victim without and with property data.
 
+        The others' label mixes are drawn, or are all ``mix``, the share of each class.
         Each holds as many records as the adversary does, where it depends on that how many steps it takes, or how much
         its batches differ in size: a negative row is none.
         """
@@ -173,7 +193,7 @@ class PassiveProperty:
         steps, _ = self.imitation.local.shape(len(labels))
         sizes = self.imitation.batch_sizes(len(labels), (self.others + 2 * self.each, steps), draws)
         shape = (steps, int(sizes.max()))
-        parts = [draws.choice(plain, shape, p=self.preference(labels[plain], draws)) for _ in range(self.others)]
+        parts = [draws.choice(plain, shape, p=self.preference(labels[plain], draws, mix)) for _ in range(self.others)]
         parts += [draws.choice(plain, shape) for _ in range(self.each)]
         for share, size in zip(draws.uniform(*self.mix, self.each), sizes[-self.each :], strict=True):
             mixed = draws.choice(plain, shape)
@@ -184,12 +204,14 @@ class PassiveProperty:
             parts.append(mixed)
         return cut(np.stack(parts), sizes)
 
-    def preference(self, labels: NDArray[np.int64], draws: np.random.Generator) -> NDArray[np.float64] | None:
+    def preference(
+        self, labels: NDArray[np.int64], draws: np.random.Generator, mix: Mix | None = None
+    ) -> NDArray[np.float64] | None:
         """With which probability an imagined other draws each row."""
         if self.skew is None:
             return None
         present, which, counts = np.unique(labels, return_inverse=True, return_counts=True)
-        weights = draws.dirichlet(np.full(len(present), self.skew)) + 1e-9
+        weights = (draws.dirichlet(np.full(len(present), self.skew)) if mix is None else mix[present]) + 1e-9
         chances = (weights / counts)[which]
         shares: NDArray[np.float64] = chances / chances.sum()
         return shares
@@ -331,8 +353,7 @@ class PropertyWatch:
             rows = self._looked(stack([update]))
             if attack.imagines(round):
                 own_streams = streams.child("slot", observed.slot)
-                imagined = attack.aggregated(updates[observed.slot], here, own_streams)
-                made = self._looked(imagined)
+                made = self._made(observed, updates[observed.slot], update, here, own_streams)
                 levels = [
                     part.mean(0) if isinstance(way, Contrast) else torch.zeros(())
                     for way, part in zip(self.ways, made, strict=True)
@@ -341,6 +362,20 @@ class PropertyWatch:
                 self._keep_made([part - level for part, level in zip(made, levels, strict=True)], own_streams)
             self._keep_seen((round, observed.slot), rows)
             self.notes.sizes.append(here.own.clients + here.others[0] if here.own is not None else 0)
+
+    def _made(self, observed: Observed, updates: Params, seen: Params, behind: Behind, rng: Rng) -> list[Tensor]:
+        """The imagined aggregates' features by each way: contrasts are with others of the real ones' labels.
+
+        A forest is shown what the published attack imagines; on the real others' labels it reads now more, now less.
+        """
+        made = self._looked(self.attack.aggregated(updates, behind, rng))
+        if not any(isinstance(way, Contrast) for way in self.ways):
+            return made
+        matched = self.attack.matched(observed, self.known, updates, seen, behind, rng)
+        anew = self._looked(self.attack.aggregated(matched, behind, rng))
+        return [
+            own if isinstance(way, Contrast) else blind for way, own, blind in zip(self.ways, anew, made, strict=True)
+        ]
 
     def _looked(self, updates: Params) -> list[Tensor]:
         """Their features by each way; a contrast of features that are looked at anyway is made of these."""
