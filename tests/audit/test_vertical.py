@@ -112,7 +112,7 @@ class TestFiles:
         [
             (["bank", "none"], {}, "none.csv does not exist"),
             (["bank", "bank"], {}, "must differ in name"),
-            (["bank", "shop"], {"epsilon": 1.0}, "defence 'none' option 'epsilon' is unknown"),
+            (["bank", "shop"], {"epsilon": 1.0}, "epsilon=1.0 is a defence's; name one by --defence"),
         ],
     )
     def test_what_is_wrong_is_said(
