@@ -27,7 +27,7 @@ DIFFERS = (
     "clips at 1. Quick: pictures of 16x16 or texts of 30 words, 150 rounds of warm-up and 75 scored, learning rate "
     "0.02 (reviews 0.2), a property batch every 3rd round. The contrast is ours; scores within "
     "clusters leave out what telling clusters apart gives. Tables 5 to 8 quick: 3 clients, beside the paper's 5; "
-    "controls on CFL with 3 and 5 clients"
+    "controls on CFL with 3, 5 and 10 clients"
 )
 TAKES = frozenset({AS_PUBLISHED, ROUNDS})
 NEEDS = "CelebA or LFW (--data); without it faces are drawn"

@@ -42,7 +42,7 @@ METHODS = ("FL", "CFL")
 FACES, REVIEWS, ALL = "ABC", "DE", "ABCDE"
 PUBLISHED_CLIENTS = (5, 10, 15, 20)
 QUICK_CLIENTS = (3, 5, 10, 20)
-CONTROLLED = 5  # clients up to which a quick table has controls
+CONTROLLED = 10  # clients up to which a quick table has controls
 OUT, LEFT_IN = "taken out", "left in"
 
 
