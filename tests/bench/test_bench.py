@@ -132,11 +132,17 @@ def test_the_table_shows_what_is_met_and_what_stands_behind_a_baseline() -> None
 
 def test_a_narrow_terminal_keeps_what_was_measured() -> None:
     rows = [("x", Ratio(f"members that {who} misses at one percent", 0.8, "", 0.9, 0.9)) for who in ("LiRA", "RMIA")]
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(as_table(rows, machine() | {"load_after": [0.1] * 3}))
-    text = console.export_text()
+    fast = ("x", Ratio("shadow federations", 0.732, "s", 29.2, 5.0, limit=50.0))
+
+    def shown(*given: tuple[str, Ratio]) -> str:
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(as_table(given, machine() | {"load_after": [0.1] * 3}))
+        return console.export_text()
+
+    text = shown(*rows)
     assert all(word in text for word in ("LiRA", "RMIA", "percent", "0.8", "ratio ≥ 0.9"))
     assert "limit" not in text  # of which no row has one
+    assert all(word in shown(fast) for word in ("federations", "0.732 s", "39.89", "50.00", "│ yes │"))
 
 
 def test_a_neighbour_spins_only_while_its_partner_runs() -> None:

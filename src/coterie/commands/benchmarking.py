@@ -47,7 +47,7 @@ def as_table(rows: Iterable[tuple[str, Ratio]], where: Facts) -> Table:
     rows, setups = list(rows), list[str]()
     limited = any(row.limit is not None for _, row in rows)
     table = Table(title="Costs beside their baselines, measured in one run; ratio: the baseline's over ours")
-    table.add_column("what", min_width=20)  # a narrow terminal wraps the name and keeps it
+    table.add_column("what", min_width=16)  # a narrow terminal wraps the name and keeps it
     for heading in ("ours", "baseline", "ratio", *(["limit"] if limited else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("bound")
