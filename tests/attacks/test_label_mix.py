@@ -14,7 +14,7 @@ from coterie.attacks.others import Behind
 from coterie.attacks.property import Known, PassiveProperty
 from coterie.attacks.updates import Imitation, Observed
 from coterie.data.auxiliary import Auxiliary
-from coterie.learn.params import flatten, map_leaves
+from coterie.learn.params import Params, flatten, map_leaves
 from coterie.rng import Rng
 
 
@@ -61,7 +61,7 @@ def test_others_are_imagined_with_the_labels_that_were_read() -> None:
     matched = attack.matched(observed, known, blind, observed.update, behind, rng)
     real = flatten(observed.update, 0)
 
-    def away(updates: dict[str, torch.Tensor]) -> float:
+    def away(updates: Params) -> float:
         return float((flatten(attack.aggregated(updates, behind, rng)).mean(0) - real).norm())
 
     assert away(matched) < 0.5 * away(blind)

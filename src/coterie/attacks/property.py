@@ -130,11 +130,11 @@ class PassiveProperty:
 
     def matched(
         self, observed: Observed, known: Known, updates: Params, seen: Params, behind: Behind, rng: Rng
-    ) -> dict[str, Tensor]:
+    ) -> Params:
         """The clients imagined with ``rng``, the others anew with the label mix that is read off what was ``seen``."""
         count, plain = behind.others[1], self.others + self.each
         if self.skew is None or self.leaves_own or count < 2:
-            return dict(updates)
+            return updates
         labels, classes = known.examples.y, known.examples.classes
         mixes = label_mixes(labels, self.rows(known, rng.child("clients").numpy())[:plain], classes)
         like = label_mixes(labels, torch.arange(known.marked, len(labels)).unsqueeze(0), classes)[0]
@@ -372,6 +372,8 @@ class PropertyWatch:
         if not any(isinstance(way, Contrast) for way in self.ways):
             return made
         matched = self.attack.matched(observed, self.known, updates, seen, behind, rng)
+        if matched is updates:  # nothing was read, as published
+            return made
         anew = self._looked(self.attack.aggregated(matched, behind, rng))
         return [
             own if isinstance(way, Contrast) else blind for way, own, blind in zip(self.ways, anew, made, strict=True)
