@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.ring import play
 
 from coterie.data.federation import Examples, VerticalFederation
@@ -17,8 +18,9 @@ from coterie.errors import InvalidInput
 from coterie.flow.cohort import Cohort
 from coterie.flow.turn import Roots, Turn
 from coterie.learn.clusters.sketches import GROWTH, Levels, cost, phantom_levels, size, sketched, veil
+from coterie.privacy.grid import NoiseGrid, Whole
 from coterie.protocols.clusterings.vertical_kmeans import VerticalKMeans
-from coterie.protocols.clusterings.weighted_grid import MEMBERS, WeightedGrid
+from coterie.protocols.clusterings.weighted_grid import LOCAL, MEMBERS, WeightedGrid
 from coterie.rng import Rng, Secrets
 
 
@@ -118,6 +120,45 @@ def test_bounds_of_others_than_the_protocols_bound_nothing() -> None:
         play(protocol, blocks(), None, defence=defence)
     assert not PrivateGrid(1.0, high=100.0).fits(protocol)
     assert not PrivateGrid().fits(protocol)
+
+
+def moved(
+    defence: PrivateGrid, low: float, high: float, value: float, others: int, monkeypatch: pytest.MonkeyPatch
+) -> float:
+    """By how much one more record with this value moves what is noised, over what the noise is made for."""
+    totals, protocol = [], WeightedGrid(1, local=2, low=low, high=high)
+    noised = NoiseGrid.noised
+
+    def seen(self: NoiseGrid, total: Whole, secrets: Secrets) -> NDArray[np.int64]:
+        totals.append((total.astype(np.float64), self.units))
+        return noised(self, total, secrets)
+
+    monkeypatch.setattr(NoiseGrid, "noised", seen)
+    rest = low + (high - low) * torch.linspace(0, 1, others, dtype=torch.float64)
+    centres = torch.tensor([low, 3e38]).view(1, 1, 2, 1)
+    for x in (rest, torch.cat([rest, torch.tensor([value], dtype=torch.float64)])):
+        cohort = Cohort(
+            torch.arange(1), Turn(1, Roots.seeded(0), LOCAL), columns=(x.unsqueeze(1),), given={"centres": centres}
+        )
+        guard = defence.client
+        guard.contribute(protocol.answer(LOCAL, {"centres": centres}, cohort, guard), cohort)
+    (without, units), (with_it, _) = totals
+    return float(np.linalg.norm(with_it - without)) / units
+
+
+def test_a_record_moves_sums_by_what_it_is_priced_at_however_far_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In floats about a middle of floats it was up to 1.0007 times that near 3e10, and 1.03 times near 1e12."""
+    draws = np.random.default_rng(0)
+    for far in (1.0, 2.0**30, 2.0**35, 2.0**39):
+        for _ in range(20):
+            low = far * (1 + draws.random())
+            high, others = low + 0.5 + draws.random(), int(draws.integers(3, 3000))
+            for value in (low, high):
+                assert moved(PrivateGrid(1.0, low=low, high=high), low, high, value, others, monkeypatch) <= 1
+    with pytest.raises(InvalidInput, match="is so far from 0"):
+        PrivateGrid(1.0, low=1e15, high=1e15 + 0.375)
+    with pytest.raises(InvalidInput, match="is so far from 0"):
+        WeightedGrid(low=1e15, high=1e15 + 0.375)
 
 
 def misses(found: torch.Tensor) -> float:

@@ -30,12 +30,12 @@ from coterie.privacy.accounting import as_gaussian, guarantee_of, noise_for
 from coterie.privacy.grid import NoiseGrid
 from coterie.privacy.guarantee import Against, Guarantee, Level, Neighbours, RunFacts, Trust, Whom
 from coterie.privacy.ledger import Spend
+from coterie.privacy.public_range import PublicRange
 from coterie.wire.messages import Contributions
 
 NO_GRID = "it tells no sketches of clusters; use it with WeightedGrid"
 NOTHING = "no noise was asked for, so nothing is hidden"
 FIRST = 0  # the party that writes down what all parties' sketches cost together
-HALF = 1 << 11  # steps from the middle of the range to its ends
 COUNTED = 0.5  # what a record adds to its count, as a part of the most that it adds to its sum
 BESIDE = 2  # requests that tell of no record's columns: widths at first, members at last
 MOST_ENTRIES = 1 << 20  # of one release: each has its ripple
@@ -57,7 +57,11 @@ class PrivateGrid(Defence):
         given = self.noise_multiplier
         require(given is None or given > 0, "noise_multiplier", given, "must be positive, or None for no noise")
         require(self.sketch_epsilon > 0, "sketch_epsilon", self.sketch_epsilon, "must be positive")
-        require(self.low < self.high, "low", self.low, f"must be less than high={self.high}")
+        _ = self.span
+
+    @property
+    def span(self) -> PublicRange:
+        return PublicRange.of(self.low, self.high)
 
     @staticmethod
     def planned(epsilon: float, delta: float, run: RunFacts, low: float = 0.0, high: float = 1.0) -> PrivateGrid:
@@ -103,7 +107,7 @@ class PrivateGrid(Defence):
     def guarantee(self, run: RunFacts) -> Guarantee:
         if self.noise_multiplier is None:
             return Guarantee.none(NOTHING, Level.RECORD, Trust.COMMON_SECRET)
-        ripple = MOST_ENTRIES * run.clients * run.rounds * _grid(self.noise_multiplier, 1).ripple
+        ripple = MOST_ENTRIES * run.clients * run.rounds * _grid(self.noise_multiplier, 1, self.span.half).ripple
         events = self.events(run)
         found = guarantee_of(events, run.delta, Level.RECORD, Trust.COMMON_SECRET, 1.0, Neighbours.REPLACE, ripple)
         found = replace(found, against=tuple(self._against(found.epsilon)) if found.proven else ())
@@ -116,8 +120,8 @@ class PrivateGrid(Defence):
         yield Against(Whom.PARTICIPANT, math.inf)
 
 
-def _grid(multiplier: float, width: int) -> NoiseGrid:
-    return NoiseGrid.over(math.ceil(HALF * math.sqrt(width * (1 + COUNTED**2))), multiplier)
+def _grid(multiplier: float, width: int, half: int) -> NoiseGrid:
+    return NoiseGrid.over(math.ceil(half * math.sqrt(width * (1 + COUNTED**2))), multiplier)
 
 
 @dataclass(frozen=True)
@@ -129,15 +133,8 @@ class GridClient(ClientGuard):
     def reveals(self) -> str:
         return ""
 
-    @property
-    def step(self) -> float:
-        return (self.defence.high - self.defence.low) / 2 / HALF
-
     def columns(self, cohort: Cohort) -> tuple[Tensor, ...]:
-        """In doubles, a whole number of steps from the middle: sums of them are exact."""
-        middle = (self.defence.low + self.defence.high) / 2
-        steps = [((own.double() - middle) / self.step).round_().clamp_(-HALF, HALF) for own in cohort.columns]
-        return tuple(middle + whole * self.step for whole in steps)
+        return tuple(self.defence.span.on_grid(own) for own in cohort.columns)
 
     def contribute(self, sent: Contributions, cohort: Cohort) -> Contributions:
         parties, turn = sent.ids.tolist(), cohort.turn
@@ -167,11 +164,12 @@ class GridClient(ClientGuard):
 
     def _noised(self, sums: Tensor, counts: Tensor, width: int, cohort: Cohort, party: int) -> tuple[Tensor, Tensor]:
         """One vector: sums in steps, and counts so weighted that they take their part of its norm."""
-        grid, weight = _grid(self.multiplier, width), math.floor(COUNTED * HALF * math.sqrt(width))
-        whole = (sums[..., :width] / self.step).round().long().flatten()
+        span = self.defence.span
+        grid, weight = _grid(self.multiplier, width, span.half), math.floor(COUNTED * span.half * math.sqrt(width))
+        whole = span.steps(sums[..., :width]).flatten()
         heads = counts.round().long().flatten() * weight
         drawn = grid.noised(torch.cat([whole, heads]).numpy(), cohort.turn.secrets(party, "noise"))
         told = torch.from_numpy(grid.values(drawn, 1.0))
         released = torch.zeros_like(sums)
-        released[..., :width] = (told[: len(whole)] * self.step).view(*sums.shape[:-1], width)
+        released[..., :width] = (told[: len(whole)] * span.step).view(*sums.shape[:-1], width)
         return released, (told[len(whole) :] / weight).view(counts.shape)

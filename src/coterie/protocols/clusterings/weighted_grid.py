@@ -36,6 +36,7 @@ from coterie.learn.clusters.sketches import common, size, sketched
 from coterie.learn.params import Params
 from coterie.learn.sgd import Local
 from coterie.privacy.guarantee import DELTA, RunFacts
+from coterie.privacy.public_range import PublicRange
 from coterie.protocols.clusterings.base import MOST_STEPS, contribution
 from coterie.rng import Rng
 from coterie.wire.codec import register
@@ -83,7 +84,7 @@ class WeightedGrid(Protocol[GridState]):
         for name, most in {"clusters": MOST_NODES, "steps": MOST_STEPS, "sketches": MOST_SKETCHES}.items():
             require_count(name, getattr(self, name), 1, most)
         require(self.local >= 2, "local", self.local, "must be at least 2, or there is no grid")
-        require(self.low < self.high, "low", self.low, f"must be less than high={self.high}")
+        _ = self.middle
 
     @property
     def looks(self) -> str:
@@ -91,7 +92,8 @@ class WeightedGrid(Protocol[GridState]):
 
     @property
     def middle(self) -> float:
-        return (self.low + self.high) / 2
+        """On the grid on which noise is added, so that what is summed about it is exact."""
+        return PublicRange.of(self.low, self.high).middle
 
     def facts(self, federation: AnyFederation, delta: float = DELTA) -> RunFacts:
         """A record is in ``sketches`` sketches of each party, which have its level in common: they are one release."""
