@@ -26,7 +26,7 @@ from coterie.defences.secure_sums import PairwiseMasks, SecureSums, Smallest
 from coterie.errors import InvalidInput, require, require_used
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
-from coterie.flow.stack import Stack
+from coterie.flow.stack import Stack, member_of
 from coterie.learn.clusters.kmeans import weighted_kmeans
 from coterie.privacy.guarantee import DELTA, Level
 from coterie.protocols.base import Trainer
@@ -314,6 +314,5 @@ def private_grid(of: Releasing | None, epsilon: float = 8.0) -> PrivateGrid:
 
 def aware_of(protocol: AnyProtocol, defence: Defence) -> AnyProtocol:
     """A protocol that goes by how noisy its sums will be is told so: everybody knows the plan."""
-    if isinstance(protocol, Stepping) and isinstance(defence, NoisySums):
-        return replace(protocol, planned=defence.noise)
-    return protocol
+    noise = member_of(defence, NoisySums)
+    return protocol if noise is None or not isinstance(protocol, Stepping) else replace(protocol, planned=noise.noise)

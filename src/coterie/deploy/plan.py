@@ -23,7 +23,7 @@ from coterie.errors import InvalidInput, require
 from coterie.files import read_json
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
-from coterie.flow.stack import Stack
+from coterie.flow.stack import Stack, member_of, members
 from coterie.learn.models.model import Model
 from coterie.protocols.clusterings.weighted_grid import WeightedGrid
 from coterie.rng import Rng
@@ -141,12 +141,14 @@ class Plan:
     @property
     def cipher(self) -> object | None:
         """The cipher for whose key the clients must have agreed on one; None: there is none."""
-        return next((part.cipher for part in members(self.defence) if isinstance(part, Mingling)), None)
+        mingling = member_of(self.defence, Mingling)
+        return None if mingling is None else mingling.cipher
 
     @property
     def key_name(self) -> object | None:
         """By which the clients' key is known to those who lack it."""
-        return next((part.key.context for part in members(self.defence) if isinstance(part, Mingling)), None)
+        mingling = member_of(self.defence, Mingling)
+        return None if mingling is None else mingling.key.context
 
     def with_key(self, key: object) -> Plan:
         return replace(self, defence=_with_key(self.defence, key))
@@ -169,14 +171,6 @@ def example_of(offer: Offer) -> Examples:
     """An example of the federation's kind, from which a model's measures follow."""
     x = torch.zeros(1, *offer.shape)
     return Examples(x, torch.zeros(1, dtype=torch.int64), max(1, len(offer.labels)), "the federation's examples")
-
-
-def members(defence: Defence) -> Iterator[Defence]:
-    if isinstance(defence, Stack):
-        for member in defence.members:
-            yield from members(member)
-    else:
-        yield defence
 
 
 def _with_key(defence: Defence, key: object) -> Defence:

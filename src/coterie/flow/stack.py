@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
+from typing import TypeVar
 
 from dp_accounting import DpEvent
 from torch import Tensor
@@ -22,6 +23,8 @@ from coterie.learn.params import Params
 from coterie.privacy.guarantee import Guarantee, RunFacts, Trust
 from coterie.privacy.ledger import Spend
 from coterie.wire.messages import Contributions, Down, Kind, Published
+
+A = TypeVar("A", bound=Defence)
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,12 @@ class Stack(Defence):
         return any(member.seals for member in self.members)
 
     @property
+    def unsealed(self) -> Defence:
+        opened = [member.unsealed for member in self.members]
+        kept = [one for one in opened if type(one) is not Defence]
+        return Stack(*kept) if len(kept) > 1 else kept[0] if kept else Defence()
+
+    @property
     def reads(self) -> bool:
         return any(member.reads for member in self.members)
 
@@ -248,7 +257,7 @@ def _between(member: Defence, other: Defence, earlier: bool, trust: Trust) -> bo
     of them. Those who seal or tag leave answers as they are.
     """
     on_the_server = trust is Trust.TRUSTED_AGGREGATOR
-    parts = [part for part in _members(other) if not (part.seals or part.tags)]
+    parts = [part for part in members(other) if not (part.seals or part.tags)]
     if (on_the_server or earlier) and (member.presumes or not earlier) and any(map(_sends, parts)):
         return True
     points = ["screen", "collect", "aggregate", *(["release"] if earlier else [])]
@@ -257,8 +266,14 @@ def _between(member: Defence, other: Defence, earlier: bool, trust: Trust) -> bo
     )
 
 
-def _members(defence: Defence) -> list[Defence]:
-    return [part for one in defence.members for part in _members(one)] if isinstance(defence, Stack) else [defence]
+def members(defence: Defence) -> list[Defence]:
+    """All that act together: those of a stack, and of stacks in it; else the defence itself."""
+    return [part for one in defence.members for part in members(one)] if isinstance(defence, Stack) else [defence]
+
+
+def member_of(defence: Defence, kind: type[A]) -> A | None:
+    """The first member of this kind: whoever asks what a defence is must ask what is in it."""
+    return next((one for one in members(defence) if isinstance(one, kind)), None)
 
 
 def _sends(member: Defence) -> bool:

@@ -15,6 +15,7 @@ from coterie.config.built import Case
 from coterie.config.schema import Choice
 from coterie.defences.dpsgd import DpSgd
 from coterie.flow.guard import Defence
+from coterie.flow.stack import member_of
 from coterie.measure.claims import judge_guarantee
 from coterie.measure.cost import peak_memory
 from coterie.measure.findings import Finding
@@ -78,13 +79,15 @@ class CanaryAudit(Family):
 def sampled(case: Case) -> Case:
     """DP-SGD's claim needs batches that every record enters by a coin of its own."""
     protocol = case.protocol
-    if isinstance(case.defence, DpSgd) and isinstance(protocol, Trainer) and protocol.local.epochs is None:
+    private = member_of(case.defence, DpSgd) is not None
+    if private and isinstance(protocol, Trainer) and protocol.local.epochs is None:
         return replace(case, protocol=replace(protocol, local=replace(protocol.local, poisson=True)))
     return case
 
 
 def noise_of(defence: Defence) -> Noise:
-    return Noise(defence.clip, defence.noise_multiplier) if isinstance(defence, DpSgd) else Noise()
+    private = member_of(defence, DpSgd)
+    return Noise() if private is None else Noise(private.clip, private.noise_multiplier)
 
 
 def _finding(seat: Seat, found: Sequence[Found], coins: Rng | None) -> Finding:

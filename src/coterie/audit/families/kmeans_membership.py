@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
@@ -11,22 +12,24 @@ import torch
 
 from coterie.attacks.membership import RESULT
 from coterie.audit.case import Subject
-from coterie.audit.clusterings import NOISY_SUMS, ClusteringFamily
+from coterie.audit.clusterings import ClusteringFamily
 from coterie.audit.evidence import Evidence
 from coterie.audit.recorded import Recording
 from coterie.audit.reference import ReferenceRun
 from coterie.config.built import Case
 from coterie.config.schema import Choice
 from coterie.data.federation import Federation, Shards
-from coterie.defences.noisy_sums.distributed import DistributedNoise
+from coterie.defences.noisy_sums.local import LocalNoise
 from coterie.defences.noisy_sums.plan import NoisySums
+from coterie.flow.guard import Defence
+from coterie.flow.stack import member_of, members
 from coterie.learn.clusters import lloyd
 from coterie.measure.epsilon import Scores
 from coterie.measure.findings import Finding
 from coterie.measure.intervals import CONFIDENCE
 from coterie.measure.judge import judge_scores
 from coterie.measure.membership import Releases, measure_membership, scores_of_all
-from coterie.privacy.guarantee import Level, Trust
+from coterie.privacy.guarantee import Level
 from coterie.protocols.clusterings.base import Clusterer
 from coterie.protocols.clusterings.kfed import KFed
 from coterie.rng import Rng
@@ -48,8 +51,8 @@ class KMeansMembership(ClusteringFamily):
     method = (
         "The optimal (likelihood ratio) test on all releases of the run, answered again and again under fresh noise: "
         "with the record that lies farthest out (at the level of clients, with the largest client), and without it. "
-        "Where clients add all noise themselves, on that client's own messages. Its scores also give a lower bound on "
-        "epsilon with 95 % confidence. The control draws both sides without it."
+        "Where clients add all noise themselves and nothing seals it, on that client's own messages. Its scores also "
+        "give a lower bound on epsilon with 95 % confidence. The control draws both sides without it."
     )
 
     def admits(self, subject: Subject) -> str:
@@ -60,7 +63,8 @@ class KMeansMembership(ClusteringFamily):
     def misfit(self, subject: Subject, choice: Choice) -> str:
         if why := super().misfit(subject, choice):
             return why
-        if choice.kind != NOISY_SUMS and subject.built_defence(choice, subject.launched).seals:
+        guard = subject.built_defence(choice, subject.launched)
+        if guard.seals and type(guard.unsealed) is Defence:
             return "it hides answers from the server, and the sums that this attack reads are the same with it"
         return ""
 
@@ -109,9 +113,7 @@ class Tested:
 
     @staticmethod
     def of(case: Case, asked: dict[Kind, tuple[int, Published]]) -> Tested:
-        protocol, federation, guard = cast(Clusterer, case.protocol), case.federation, case.defence
-        if isinstance(guard, DistributedNoise):  # masks open to the same noisy sums as without, and take long
-            guard = replace(guard, masks=None)
+        protocol, federation, guard = cast(Clusterer, case.protocol), case.federation, case.defence.unsealed
         inside = Releases.again(protocol, federation, guard, asked)
         if protocol.level is Level.CLIENT:
             client = int(federation.train.sizes.argmax())
@@ -119,14 +121,25 @@ class Tested:
         else:
             client, position = farthest(federation, asked)
             outside = Releases.again(protocol, less_one(federation, client, position), guard, asked)
-        if isinstance(guard, NoisySums) and guard.trust is Trust.LOCAL_NOISE:
+        alone = member_of(guard, LocalNoise) is not None and not case.defence.seals
+        if alone:
             inside, outside = ([one.only(client) for one in side] for side in (inside, outside))
-        planned = guard.noise if isinstance(guard, NoisySums) else dict.fromkeys(protocol.releases(), NO_NOISE)
-        return Tested(inside, outside, {name: deviation or NO_NOISE for name, deviation in planned.items()})
+        return Tested(inside, outside, deviations(protocol, guard, 1 if alone else federation.clients))
 
     def scores(self, trials: int, rng: Rng, change: Sequence[Releases] | None = None) -> Scores:
         """``change``: what the test looks for, where it is not what distinguishes the sides."""
         return scores_of_all(self.inside, self.outside, self.noise, trials, rng, change)
+
+
+def deviations(protocol: Clusterer, guard: Defence, clients: int) -> dict[str, float]:
+    """Of all the noise on each release that is read, which so many clients' messages are in."""
+    variances = dict.fromkeys(protocol.releases(), 0.0)
+    for one in members(guard):
+        if isinstance(one, NoisySums):
+            draws = clients if isinstance(one, LocalNoise) else 1
+            for name, deviation in one.noise.items():
+                variances[name] += draws * deviation**2
+    return {name: math.sqrt(variance) or NO_NOISE for name, variance in variances.items()}
 
 
 def farthest(federation: Federation, asked: dict[Kind, tuple[int, Published]]) -> tuple[int, int]:

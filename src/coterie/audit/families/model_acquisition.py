@@ -16,6 +16,8 @@ from coterie.audit.scene import claimed, play
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Federation
+from coterie.defences.dpsgd import DpSgd
+from coterie.flow.stack import member_of
 from coterie.measure.judge import ClusterCounts, judge
 from coterie.protocols.base import Trainer
 from coterie.protocols.sattler import Sattler
@@ -71,7 +73,7 @@ class Acquisition(Family):
         federation = joined_late(whole, newcomers, subject.audit.model_acquisition.join)
         trainer = self.trainer(subject, newcomers)
         guard = subject.built_defence(defence, trainer)
-        if defence.kind == "dpsgd":
+        if member_of(guard, DpSgd) is not None:
             trainer = replace(trainer, local=replace(trainer.local, poisson=True))
         ids = frozenset(range(whole.clients - newcomers, whole.clients))
         attack = ModelAcquisition(acquisition_threat(ids))

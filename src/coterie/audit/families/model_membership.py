@@ -20,7 +20,6 @@ from coterie.audit.rehearsals import Game, Rehearsals, clusters_used, looks_of, 
 from coterie.config.schema import Choice
 from coterie.data.auxiliary import Auxiliary
 from coterie.data.federation import Examples
-from coterie.flow.guard import Defence
 from coterie.learn.models.model import Model
 from coterie.measure import members
 from coterie.measure.exhibits import Chart, Suspected
@@ -74,7 +73,7 @@ class ModelMembership(Family):
             examples,
             lambda rows: run.subject.dealt(examples, rows, case.seed),
             case.model,
-            Defence() if case.defence.seals else case.defence,  # what is sealed adds up to the same models
+            case.defence.unsealed,  # what is sealed adds up to the same models
             settings.share,
             settings.rehearsals,
         )
@@ -121,7 +120,7 @@ class ModelMembership(Family):
             examples,
             lambda rows: subject.dealt(examples, rows, seed),
             model,
-            Defence() if guard.seals else guard,
+            guard.unsealed,
             settings.share,
             settings.rehearsals,
             tuple(seats),

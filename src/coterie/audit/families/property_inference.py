@@ -29,7 +29,7 @@ from coterie.defences.robust import RobustServer
 from coterie.errors import InvalidInput
 from coterie.flow.guard import Defence
 from coterie.flow.imitated import imitated
-from coterie.flow.stack import StackedServer
+from coterie.flow.stack import StackedServer, member_of
 from coterie.learn.models.model import Model
 from coterie.measure.aggregates import Steadiness
 from coterie.measure.exhibits import Chart, Series
@@ -161,7 +161,10 @@ class PropertyInference(Family):
         assert isinstance(trainer, Trainer)
         if has_victim(subject):
             return trainer
-        asked, local = subject.audit.property_inference, replace(trainer.local, poisson=isinstance(guard, DpSgd))
+        asked, local = (
+            subject.audit.property_inference,
+            replace(trainer.local, poisson=member_of(guard, DpSgd) is not None),
+        )
         return replace(trainer, rounds=asked.warmup + asked.scored + 1, local=local)
 
     def protocol(self, subject: Subject) -> Trainer[object]:

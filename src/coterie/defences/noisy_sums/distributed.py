@@ -28,7 +28,7 @@ from coterie.errors import InvalidInput, NotPermitted, require
 from coterie.flow.admission import Expected
 from coterie.flow.ask import Ask, State, Sums
 from coterie.flow.cohort import Cohort
-from coterie.flow.guard import ClientGuard, Collecting, ServerGuard
+from coterie.flow.guard import ClientGuard, Collecting, Defence, ServerGuard
 from coterie.flow.turn import Turn
 from coterie.learn.params import Layout, Params, flatten
 from coterie.privacy.guarantee import Against, Neighbours, Trust, Whom
@@ -112,6 +112,11 @@ class DistributedNoise(NoisySums):
     @property
     def seals(self) -> bool:
         return True
+
+    @property
+    def unsealed(self) -> Defence:
+        """Masks open to the same noisy sums as without; shares are never read alone."""
+        return replace(self, masks=None)
 
 
 @dataclass(frozen=True)
