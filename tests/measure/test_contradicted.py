@@ -100,3 +100,36 @@ def test_a_claim_s_row_shows_the_largest_bound_whatever_came_first() -> None:
     page = render(AuditResult("x", {}, [], settled(rows)))
     assert "ε ≥ 4.000" in page
     assert "ε ≥ 0.200" not in page
+
+
+NOTHING = Guarantee.none("batches are shuffled", Level.RECORD, Trust.LOCAL_NOISE)
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (NOTHING, "no claim to judge here, but violated in canaries"),
+        (STATED, "not refuted here, but violated in canaries"),
+        (replace(PROVEN, level=Level.CLIENT), "holds here, but violated in canaries"),
+    ],
+)
+def test_who_claims_something_else_names_what_was_violated(other: Guarantee, words: str) -> None:
+    """As configured nothing was refuted, a line below the same defence was violated, and neither named the other."""
+    rows = [row("as configured", "dp", claimed(other)), row("canaries", "dp", claimed(PROVEN, 4.0))]
+    found = settled(rows)
+    said = found[0].promise
+    assert said is not None
+    assert said.verdict == words
+    assert said.outcome is claimed(other).outcome
+    assert "what it claims in canaries ((3, 1e-06)-DP at record level" in said.evidence[-1]
+    assert words in str(said)  # so it is in JUnit
+    result = AuditResult("x", {}, [], found[1:], found[:1])
+    assert words.removeprefix(said.outcome.value).strip() in render(result)
+    assert any(words in str(line) for line in defence_lines(found[:1]))
+
+
+def test_what_claims_nothing_is_nowhere_called_not_refuted() -> None:
+    (alone,) = settled([row("as configured", "dp", claimed(NOTHING))])
+    assert alone.promise is not None
+    assert "no claim to judge" in str(alone.promise)
+    assert "not refuted" not in f"{alone.promise} {' '.join(map(str, defence_lines([alone])))}"

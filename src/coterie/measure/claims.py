@@ -28,13 +28,13 @@ class Promise:
     No measurement can show that privacy holds: only a proof can, and only as long as nothing measured contradicts it.
     """
 
-    DERIVED: ClassVar[tuple[str, ...]] = ("claim",)
+    DERIVED: ClassVar[tuple[str, ...]] = ("claim", "verdict")
 
     guarantee: Guarantee
     lower_bound: float | None  # on epsilon, with 95 % confidence; None: not audited
     outcome: Outcome
     evidence: Sequence[str]
-    refuted_by: str = ""  # the test of the same audit that contradicts it, where that is another one
+    refuted_by: str = ""  # the test of the same audit that contradicts it, or what else the defence claims there
 
     def __post_init__(self) -> None:
         require(len(self.evidence) > 0, "evidence", self.evidence, "must give at least one ground")
@@ -53,8 +53,16 @@ class Promise:
         """No epsilon is stated, proven or not: there is nothing that measurement could refute."""
         return self.outcome is Outcome.NOT_REFUTED and math.isinf(self.guarantee.epsilon)
 
+    @property
+    def verdict(self) -> str:
+        """In words: a row beside which the same defence broke what it claims does not read as if nothing had."""
+        if self.outcome is Outcome.VIOLATED:
+            return f"{self.outcome.value} by {self.refuted_by}" if self.refuted_by else self.outcome.value
+        said = "no claim to judge" if self.claims_nothing else self.outcome.value
+        return f"{said} here, but violated in {self.refuted_by}" if self.refuted_by else said
+
     def __str__(self) -> str:
-        return f"{self.claim}: {self.outcome.value} ({'; '.join(self.evidence)})"
+        return f"{self.claim}: {self.verdict} ({'; '.join(self.evidence)})"
 
 
 def worst_promise(promises: Sequence[Promise]) -> Promise | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +10,10 @@ from coterie.measure.findings import Defended
 
 
 def settled(rows: Sequence[Defended]) -> list[Defended]:
-    """The same rows. Where one refutes what a defence claims, all that claim it say so, and which it was."""
+    """The same rows. Where one refutes what a defence claims, all that claim it say so, and which it was.
+
+    Rows in which the same defence claims something else, or nothing, name it, too, and stay what they are.
+    """
     refuted = [one for one in rows if one.promise and one.promise.outcome is Outcome.VIOLATED]
     refuted.sort(key=lambda one: (one.promise and one.promise.lower_bound) or 0.0)
     return [_beside(one, [other for other in refuted if other.defence == one.defence]) for one in rows]
@@ -20,11 +22,14 @@ def settled(rows: Sequence[Defended]) -> list[Defended]:
 def _beside(one: Defended, others: Sequence[Defended]) -> Defended:
     """``others``: what is refuted of the same defence, the one that says most against it last."""
     promise = one.promise
-    if promise is None or promise.outcome is Outcome.VIOLATED or math.isinf(promise.guarantee.epsilon):
+    told = [(other.family, other.promise) for other in others if other.promise]
+    if promise is None or promise.outcome is Outcome.VIOLATED or not told:
         return one  # it says so itself, or there is nothing to contradict
-    against = [(other.family, other.promise) for other in others if other.promise and _refutes(other.promise, promise)]
+    against = [(family, said) for family, said in told if _refutes(said, promise)]
     if not against:
-        return one
+        family, said = told[-1]
+        beside = f"what it claims in {family} ({said.claim}) is violated"
+        return replace(one, promise=replace(promise, evidence=(*promise.evidence, beside), refuted_by=family))
     family, said = against[-1]
     evidence = (f"refuted by {family}: {'; '.join(said.evidence)}", *promise.evidence)
     return replace(one, promise=replace(promise, outcome=Outcome.VIOLATED, evidence=evidence, refuted_by=family))

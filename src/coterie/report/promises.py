@@ -124,9 +124,7 @@ def _claim(found: Sequence[Defended]) -> Html:
         _statement(promise) if promise else _none("nothing is claimed"),
         promise.guarantee.trust.value if promise else "–",
         join([lower_bound(promise), _gauge(promise) if promise else None, _spent(found)]),
-        join([outcome_badge(promise.outcome), _by(promise)])
-        if promise and not promise.claims_nothing
-        else "no claim to judge",
+        _verdict(promise),
         element("ul", *[element("li", ground) for ground in promise.evidence], class_="evidence") if promise else "–",
     ]
     return row(CLAIMS, cells, data_family="\n".join(families), data_defence=one.defence)
@@ -137,8 +135,12 @@ def _measured(one: Defended) -> float:
     return -1.0 if bound is None else bound
 
 
-def _by(promise: Promise) -> Html | None:
-    return element("span", f"by {promise.refuted_by}", class_="by") if promise.refuted_by else None
+def _verdict(promise: Promise | None) -> Html | str:
+    """As ``Promise.verdict`` has it: the outcome as a badge, and what else there is to say of it."""
+    if promise is None or promise.claims_nothing:
+        return "no claim to judge" if promise is None else promise.verdict
+    more = promise.verdict.removeprefix(promise.outcome.value).strip()
+    return join([outcome_badge(promise.outcome), element("span", more, class_="by") if more else None])
 
 
 def _spent(found: Sequence[Defended]) -> Html | None:

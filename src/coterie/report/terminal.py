@@ -117,10 +117,9 @@ def _promise(one: Defended) -> Text:
     glyph, style = OUTCOMES[promise.outcome]
     spent = "" if one.spent is None else f"; {ledger(one.spent)}"
     bound = "" if promise.lower_bound is None else f"; {lower_bound(promise)}"
-    by = f" by {promise.refuted_by}" if promise.refuted_by else ""
-    if promise.claims_nothing:
+    if promise.claims_nothing and not promise.refuted_by:
         return _text(f"{guarantee(promise)}: no epsilon is claimed{bound}{spent}", "dim")
-    return _text(f"{glyph} {promise.outcome.value}{by}: {guarantee(promise)}{bound}{spent}", style)
+    return _text(f"{glyph} {promise.verdict}: {guarantee(promise)}{bound}{spent}", style)
 
 
 def gate_lines(result: AuditResult) -> list[Text]:
