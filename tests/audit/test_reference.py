@@ -118,6 +118,27 @@ def test_a_limit_that_anything_would_meet_is_refused(tmp_path: Path) -> None:
             audit(parse(SUBJECT | {"limits": {name: bound}}, "subject"), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "bound", "tighter"),
+    [
+        ("max_property_auc", 1, 0.99),
+        ("stress.max_property_auc", 1.0, 0.99),
+        ("max_reconstruction_cosine", 1.0, 0.99),
+        ("min_accuracy", 0.0, 0.01),
+        ("max_cost", math.inf, 1e9),
+    ],
+)
+def test_a_limit_that_nothing_could_break_is_refused(name: str, bound: float, tighter: float) -> None:
+    """The end of the score's scale: it was accepted, and met by whatever was found."""
+    with pytest.raises(InvalidInput, match=rf"limit {name}={bound} is broken by nothing, .*; tighten it"):
+        gate.require_sound({name: bound}, built_in())
+    gate.require_sound({name: tighter}, built_in())
+
+
+def test_a_limit_of_infinity_on_epsilon_asks_for_a_proof() -> None:
+    gate.require_sound({"max_epsilon": math.inf}, built_in())
+
+
 def test_clients_that_are_there_twice_are_refused(tmp_path: Path) -> None:
     """They would count as two that agree."""
     rows = [f"{row / 60},{site},{row % 2}" for site in range(2) for row in range(30)]

@@ -176,7 +176,7 @@ def as_trained(asked: Subject, result: AuditResult) -> None:
 def test_the_audit_and_the_training_command_say_the_same(tmp_path: Path) -> None:
     defence = {"kind": "dpsgd", **DEFENCES["dpsgd"]}
     families = {**AUDIT, "compare": [], "families": ["preference profiling"]}
-    limits = {"max_epsilon": 50.0, "min_accuracy": 0.0}
+    limits = {"max_epsilon": 50.0, "min_accuracy": 0.001}
     asked = subject("fedavg", defence=defence, audit=families, seed=3, limits=limits)
     values = asked.model_dump(mode="json", exclude={"audit", "limits", "recorded"})
     (tmp_path / "a.toml").write_text(document(values))

@@ -45,7 +45,10 @@ def chances(families: Sequence[Family]) -> dict[str, float]:
 
 
 def require_sound(limits: Mapping[str, float], families: Sequence[Family]) -> None:
-    """A limit of 60 on a share is a slip, and would be met by anything; one below what guessing scores, by nothing."""
+    """A limit of 60 on a share is a slip, and would be met by anything; one below what guessing scores, by nothing.
+
+    So would one of 1, the most that such a score can be: a gate that cannot close looks like one that was passed.
+    """
     known, between_0_and_1, guessing = known_limits(families), shares(built_in()), chances(families)
     for name, bound in limits.items():
         if name not in known:
@@ -53,8 +56,18 @@ def require_sound(limits: Mapping[str, float], families: Sequence[Family]) -> No
         require(not math.isnan(bound), f"limit {name}", bound, "is no number; nothing can be held against it")
         inside = name not in between_0_and_1 or 0 <= bound <= 1
         require(inside, f"limit {name}", bound, "must lie in 0..1, as the score does")
+        end = _loosest(name, name in between_0_and_1)
+        held = end is None or bound != end
+        require(held, f"limit {name}", bound, f"is broken by nothing, for no score lies beyond {end}; tighten it")
         if (chance := guessing.get(name)) is not None and bound <= chance:
             raise InvalidInput(f"limit {name}={bound} must be above {chance:g}, which guessing scores; 0.6 leaves room")
+
+
+def _loosest(name: str, is_share: bool) -> float | None:
+    """The limit that nothing could break; None: there is none. An epsilon of infinity is what no proof is worth."""
+    if name == COST:
+        return math.inf
+    return None if not is_share else 0 if name.startswith("min_") else 1
 
 
 def leakage_limit(family: Family, stress: bool = False) -> str:
