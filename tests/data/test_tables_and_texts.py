@@ -124,6 +124,7 @@ def test_yelp_in_each_of_its_forms(tmp_path: Path, kind: str) -> None:
     assert words == [["lovely", "food", ",", "lovely", "people"], ["bad", "soup", ",", "bad", "mood"], ["fine"]]
     assert len(Yelp(authors=1).load(tmp_path)) == 2
     assert Yelp(vocabulary=4).load(tmp_path).x.max() == 3
+    assert "the vocabulary, whose words and their numbers follow from all texts" in examples.elsewhere
 
 
 def test_yelp_errors(tmp_path: Path) -> None:
@@ -187,6 +188,25 @@ def test_acs_income_states_tags_and_encodings(tmp_path: Path) -> None:
         AcsIncome(states=("nv",)).load(tmp_path)
     with pytest.raises(InvalidInput, match="did you mean 'AGEP'"):
         AcsIncome(columns=("AGE",))
+
+
+def test_acs_income_is_measured_by_public_numbers_where_they_are_given(tmp_path: Path) -> None:
+    """A published table was taken for public: a record moved all rows, and an epsilon was stated for it."""
+    write_acs(tmp_path / "acs_income")
+    scale = {"AGEP": (50.0, 25.0), "WKHP": (40.0, 20.0)}
+    one_hot = AcsIncome(one_hot=True, scale=scale).load(tmp_path)
+    assert one_hot.x[:6, 0].tolist() == pytest.approx([(age - 50) / 25 for age in range(20, 26)])
+    codes = tuple(name for name in COLUMNS if name not in scale)
+    for public in (AcsIncome(raw=True), AcsIncome(columns=codes, one_hot=True), AcsIncome(one_hot=True, scale=scale)):
+        assert public.load(tmp_path).elsewhere == ""
+    for own in (AcsIncome(), AcsIncome(one_hot=True), AcsIncome(scale=scale), AcsIncome(one_hot=True, scale={})):
+        assert "mean and deviation of its columns" in own.load(tmp_path).elsewhere
+    with pytest.raises(InvalidInput, match="scale='SEX'"):  # it is one-hot
+        AcsIncome(one_hot=True, scale={"SEX": (0.0, 1.0)})
+    with pytest.raises(InvalidInput, match="scale='AGEP'"):  # nothing is scaled
+        AcsIncome(raw=True, scale=scale)
+    with pytest.raises(InvalidInput, match=r"scale of 'AGEP'=\(50.0, 0.0\) must be finite numbers, the second above 0"):
+        AcsIncome(scale={"AGEP": (50.0, 0.0)})
 
 
 def people() -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
-from coterie.data.sources.base import Source, integers, standardised
+from coterie.data.sources.base import READ_OFF, Scale, Source, by_scale, integers, require_scale, standardised
 from coterie.errors import InvalidInput, nearest, require
 
 COLUMNS = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")
@@ -23,16 +23,18 @@ TAGS = ("COW", "SEX", "RAC1P")
 class AcsIncome(Source):
     """Ten columns a person. Tags: ``state`` (in the files' order), ``COW``, ``SEX`` and ``RAC1P`` as coded.
 
-    ``one_hot`` turns each code into columns of zeros and ones, over the values that occur; numbers are standardised
-    over all rows, as if these were public. Without it every column is a standardised number, which orders codes that
-    have no order. ``columns`` chooses: Scott et al. (paper 002) leave out age and hours, filter by COW and cluster the
-    rest one-hot.
+    ``one_hot`` turns each code into columns of zeros and ones, over the values that occur, as if these were public;
+    numbers are standardised over all rows. Without it every column is a standardised number, which orders codes that
+    have no order. Nothing can be claimed of a record that is standardised by all: ``scale`` has public numbers in their
+    place, (middle, width) of each column. ``columns`` chooses: Scott et al. (paper 002) leave out age and hours, filter
+    by COW and cluster the rest one-hot, of which nothing is standardised.
     """
 
     states: tuple[str, ...] | None = None
     columns: tuple[str, ...] = COLUMNS
     one_hot: bool = False
     raw: bool = False  # every column as it stands in the file
+    scale: Scale = field(default_factory=dict)
 
     name: ClassVar[str] = "acs_income"
     about: ClassVar[str] = "census answers of ten columns, income above a threshold"
@@ -44,6 +46,12 @@ class AcsIncome(Source):
         require(len(self.columns) > 0, "columns", self.columns, "must name at least one")
         for column in self.columns:
             require(column in COLUMNS, "columns", column, nearest(column, COLUMNS))
+        require_scale(self.scale, self.numbers)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that are measured by something: by all rows, or by ``scale``."""
+        return () if self.raw else tuple(name for name in self.columns if name in NUMBERS or not self.one_hot)
 
     def read(self, folder: Path) -> Examples:
         first = self.need(folder, "acsincome_*_allfeatures*.csv")
@@ -63,6 +71,7 @@ class AcsIncome(Source):
             name=self.name,
             tags=tags,
             label_names=("below", "above"),
+            elsewhere=READ_OFF if set(self.numbers) - set(self.scale) else "",
         )
 
     def one_state(self, path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -82,7 +91,7 @@ class AcsIncome(Source):
         """(rows, columns)"""
         if self.raw:
             return values[:, None].astype(np.float32)
-        if self.one_hot and name not in NUMBERS:
+        if name not in self.numbers:
             codes, which = np.unique(values, return_inverse=True)
             return np.eye(len(codes), dtype=np.float32)[which]
-        return standardised(values)[:, None]
+        return (by_scale(values, self.scale[name]) if name in self.scale else standardised(values))[:, None]

@@ -8,7 +8,7 @@ import pickle
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.data.federation import Examples
-from coterie.errors import CoterieError, DataMissing, InvalidInput
+from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
 from coterie.rng import Rng
 
 ENVIRONMENT = "COTERIE_DATA"
@@ -162,6 +162,28 @@ def numbered(values: Iterable[object]) -> tuple[Tensor, tuple[str, ...]]:
 
 def official(train: int, test: int) -> Tensor:
     return torch.cat([torch.full((train,), TRAIN), torch.full((test,), TEST)])
+
+
+Scale = Mapping[str, tuple[float, float]]
+"""Public numbers of some columns, (middle, width): what rows are measured by in the place of all rows' own."""
+
+READ_OFF = (
+    "the mean and deviation of its columns, by which all rows are standardised ([data] scale has public ones in their "
+    "place)"
+)
+
+
+def require_scale(scale: Scale, columns: Sequence[str]) -> None:
+    """``columns``: those that would be standardised without."""
+    for column, (middle, width) in scale.items():
+        require(column in columns, "scale", column, nearest(column, columns))
+        finite = np.isfinite(middle) and 0 < width < np.inf
+        require(finite, f"scale of {column!r}", (middle, width), "must be finite numbers, the second above 0")
+
+
+def by_scale(values: NDArray[np.float64], scale: tuple[float, float]) -> NDArray[np.float32]:
+    middle, width = scale
+    return ((values - middle) / width).astype(np.float32)
 
 
 def standardised(values: NDArray[np.float64]) -> NDArray[np.float32]:

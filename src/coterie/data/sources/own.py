@@ -13,7 +13,17 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.data.federation import Examples
-from coterie.data.sources.base import DAMAGE, Source, integers, numbered, pixels, standardised
+from coterie.data.sources.base import (
+    DAMAGE,
+    READ_OFF,
+    Source,
+    by_scale,
+    integers,
+    numbered,
+    pixels,
+    require_scale,
+    standardised,
+)
 from coterie.data.sources.delimited import CELL, read_delimited
 from coterie.data.sources.pictures import ENDINGS, read_pictures
 from coterie.errors import CoterieError, DataMissing, InvalidInput, nearest, require
@@ -29,10 +39,6 @@ if TYPE_CHECKING:
 X_NAMES = ("x", "X", "features", "images", "data", "x_train")
 Y_NAMES = ("y", "Y", "labels", "label", "target", "targets", "y_train")
 MOST_CLASSES, MOST_VALUES = 1000, 200
-READ_OFF = (
-    "the mean and deviation of its columns, by which all rows are standardised ([data] scale has public ones in their "
-    "place)"
-)
 
 
 Predicted = Literal["classes", "labels", "numbers"]
@@ -104,7 +110,7 @@ class Table(OwnFile):
         require(len(features) > 0, "features", features, "none is left beside label, tags and drop; keep a column")
         numbers = [column for column in features if is_number(frame[column])]
         numbers += self.named if self.predicts == "numbers" else ()
-        self.require_scales(numbers)
+        require_scale(self.scale, numbers)
         return Examples(
             x=torch.from_numpy(self.encoded(frame, features, folder)),
             y=y,
@@ -117,17 +123,10 @@ class Table(OwnFile):
             elsewhere=READ_OFF if self.standardise and set(numbers) - set(self.scale) else "",
         )
 
-    def require_scales(self, numbers: list[str]) -> None:
-        for column, (middle, width) in self.scale.items():
-            require(column in numbers, "scale", column, nearest(column, numbers))
-            finite = np.isfinite(middle) and 0 < width < np.inf
-            require(finite, f"scale of {column!r}", (middle, width), "must be finite numbers, the second above 0")
-
     def scaled(self, name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """By public numbers where they are given."""
         if name in self.scale:
-            middle, width = self.scale[name]
-            return ((values - middle) / width).astype(np.float32)
+            return by_scale(values, self.scale[name])
         return standardised(values) if self.standardise else values.astype(np.float32)
 
     @property

@@ -23,6 +23,11 @@ from coterie.errors import InvalidInput, nearest, require
 
 Fields = dict[str, Any]
 
+COUNTED = (
+    "the vocabulary, whose words and their numbers follow from all texts ([data] kind = 'arrays' with tokens = true "
+    "takes texts that are numbered by a public one)"
+)
+
 
 class Review(NamedTuple):
     author: str
@@ -35,7 +40,7 @@ class Reviews(Source):
     """The label is the score; the tag ``author`` numbers the authors, 0 being the busiest.
 
     ``authors`` keeps only the busiest so many (Yelp-author of paper 000: ten). Each text is its first ``length``
-    tokens; the vocabulary is built from those of all texts kept, as if it were public.
+    tokens; the vocabulary is built from those of all texts kept, so nothing can be claimed of a single one.
     """
 
     authors: int | None = None
@@ -75,6 +80,7 @@ class Reviews(Source):
             tags={"author": torch.tensor([rank[review.author] for review in kept])},
             label_names=self.score_names,
             vocabulary=vocabulary.words,
+            elsewhere=COUNTED,
         )
 
     def limited(self, folder: Path) -> Iterator[Review]:

@@ -58,7 +58,8 @@ def drawn(name: str, seed: int, data: str | None, records: int) -> tuple[Example
     x = found.x.flatten(1)
     low, high = x.min(0).values, x.max(0).values
     x = torch.where(high > low, (x - low) / (high - low).clamp_min(1e-12), 0.0)
-    return replace(found.take(rows[:records]), x=x[rows[:records]]), x[rows[records : 2 * records]]
+    own = replace(found.take(rows[:records]), x=x[rows[:records]], elsewhere="")  # whatever was read off all rows
+    return own, x[rows[records : 2 * records]]
 
 
 def examples(name: str, seed: int, data: str | None, records: int) -> Examples:
