@@ -16,6 +16,14 @@ class InvalidInput(CoterieError, ValueError):
     """A value that a caller or a file passed in cannot be used."""
 
 
+class Withheld(InvalidInput):
+    """What is wrong shows in a client's own data: its owner reads all of it, and whoever asked reads ``told``."""
+
+    def __init__(self, why: str, told: str) -> None:
+        super().__init__(why)
+        self.told = told
+
+
 class NotPermitted(CoterieError, PermissionError):
     """A party reached for something that its threat model or its keys do not give it."""
 

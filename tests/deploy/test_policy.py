@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -234,6 +235,28 @@ def test_an_answer_that_is_too_long_does_not_leave(tmp_path: Path) -> None:
     with pytest.raises(TooFewAnswers):
         directed.run()
     assert "is more than most_bytes=300" in notes[0].of("refused")[0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("lie", "told", "kept"),
+    [
+        ({"labels": ("a", "b")}, "must be among the federation's, ['a', 'b']; the owner's log says more", "['0', '1']"),
+        ({"labels": ("0", "b")}, "labels of some rows here must be among the federation's, ['0', 'b']", "['1']"),
+        ({"shape": (7,)}, "shape in the offer=(7,) must be that of an example here; the owner's log", "(4,)"),
+    ],
+)
+def test_a_refusal_does_not_say_what_rows_there_are(lie: dict[str, Any], told: str, kept: str, tmp_path: Path) -> None:
+    """It named the labels that the offer lacked: a server that offered others was told which records a client has."""
+    place = place_with(tmp_path, {})
+    clients, notes = clients_of(place)
+    directed, _ = direction(place, PLAIN, Hand(clients))
+    offer = replace(directed.job.offer(("client0", "client1", "client2"), False, False), number=0, **lie)
+    sealed = channel(place, 0).seal(DOWN, b"r" * 16, 1, offer)
+    said = channel(place, 0).open(UP, clients[0].answer(sealed) or b"").said
+    assert isinstance(said, Refused)
+    assert told in said.why
+    assert kept not in said.why
+    assert kept in notes[0].of("refused")[0]["why"]  # its owner must know what to mend
 
 
 def test_an_offer_cannot_make_a_client_import_anything(tmp_path: Path) -> None:

@@ -14,9 +14,21 @@ from coterie.data.partition.dealing import is_split
 from coterie.data.sources.base import SPLIT, TEST
 from coterie.deploy.plan import Plan
 from coterie.deploy.policy import ClientFile
-from coterie.errors import require
+from coterie.errors import Withheld
 from coterie.privacy.guarantee import Level, RunFacts
 from coterie.rng import Rng
+
+ASK = "the owner's log says more"
+
+
+def require_shape(fits: bool, shape: tuple[int, ...], offered: tuple[int, ...]) -> None:
+    """The shape follows from the data, too: where texts become columns, from how many different ones there are."""
+    if not fits:
+        rule = f"must be the federation's, {offered}, or left out where parties hold columns"
+        raise Withheld(
+            f"shape of an example here={shape} {rule}",
+            f"shape in the offer={offered} must be that of an example here; {ASK}",
+        )
 
 
 def load(file: ClientFile) -> Examples:
@@ -30,11 +42,16 @@ def load(file: ClientFile) -> Examples:
 
 
 def relabelled(examples: Examples, labels: tuple[str, ...]) -> Examples:
-    """With the federation's numbers of the classes, in place of those that follow from the labels found here."""
+    """With the federation's numbers of the classes, in place of those that follow from the labels found here.
+
+    Which labels the federation's lack is for the owner: a server could offer none, and be told what records there are.
+    """
     own = examples.label_names or tuple(map(str, range(examples.classes)))
     present = set(examples.y.unique().tolist())
     strange = sorted(own[code] for code in present if own[code] not in labels)
-    require(not strange, "labels here", strange, f"must be among the federation's, {list(labels)}")
+    if strange:
+        remedy = f"must be among the federation's, {list(labels)}"
+        raise Withheld(f"labels here={strange!r} {remedy}", f"labels of some rows here {remedy}; {ASK}")
     numbers = torch.tensor([labels.index(name) if name in labels else 0 for name in own])
     return replace(examples, y=numbers[examples.y], classes=len(labels), label_names=labels)
 

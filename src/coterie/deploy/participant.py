@@ -20,10 +20,10 @@ from coterie.defences.secure_sums import IDENTITY, KNOWN, LAST
 from coterie.deploy.envelope import DOWN, UP, Channel, Letter
 from coterie.deploy.home import MODELS, Home, Kept, covers, joined
 from coterie.deploy.keys import GROUP, ClientKeys, ServerCard, read_private, roster, shared
-from coterie.deploy.own_data import facts_of, load, relabelled, split
+from coterie.deploy.own_data import facts_of, load, relabelled, require_shape, split
 from coterie.deploy.plan import Accepted, Offer, Plan, Refused, Told
 from coterie.deploy.policy import ClientFile, forecast
-from coterie.errors import BudgetSpent, CoterieError, InvalidInput, NotPermitted, require
+from coterie.errors import BudgetSpent, CoterieError, InvalidInput, NotPermitted, Withheld, require
 from coterie.files import replacing
 from coterie.flow.client import Answer, ClientSide
 from coterie.flow.cohort import FOR_ONE_TURN, Cohort, Memory
@@ -115,7 +115,7 @@ class Participant:
             said = self._said(letter)
         except CoterieError as problem:
             self._log("refused", run=letter.run.hex()[:8], number=letter.number, why=str(problem))
-            said = Refused(str(problem))
+            said = Refused(problem.told if isinstance(problem, Withheld) else str(problem))
         except Exception as problem:  # whatever a server asks, a client goes on
             self._log(
                 "failed", run=letter.run.hex()[:8], number=letter.number, why=f"{type(problem).__name__}: {problem}"
@@ -200,8 +200,7 @@ class Participant:
 
     def _require_shape(self, offer: Offer) -> None:
         shape = tuple(self._examples.x.shape[1:])
-        rule = f"must be that of an example here, {shape}, or left out where parties hold columns"
-        require(offer.shape in ((), shape), "shape in the offer", offer.shape, rule)
+        require_shape(offer.shape in ((), shape), shape, offer.shape)
 
     def _data(self, offer: Offer, plan: Plan) -> Federation | VerticalFederation:
         """This client's data as a federation of one; they must be of the federation's kind."""
@@ -209,7 +208,7 @@ class Participant:
         if plan.protocol.tells_records:
             return VerticalFederation(examples, (torch.arange(examples.x[0].numel()),))
         shape = tuple(examples.x.shape[1:])
-        require(shape == offer.shape, "shape of an example here", shape, f"must be the federation's, {offer.shape}")
+        require_shape(shape == offer.shape, shape, offer.shape)
         if plan.protocol.trains:
             examples = relabelled(examples, offer.labels)
         train, test = split(examples, self.file.test_share)
