@@ -61,7 +61,7 @@ def test_sound_numerics_change_no_outcome() -> None:
 def test_all_seeds_together_err_no_more_often_than_is_stated(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
-    def look(defence: Defence, rng: Rng, delta: float, confidence: float) -> None:
+    def look(defence: Defence, rng: Rng, delta: float, confidence: float, level: Level) -> None:
         asked.append(1 - confidence)
 
     monkeypatch.setattr(numerics, "audit_defence", look)

@@ -25,7 +25,8 @@ def numerics_of(promise: Promise | None, defence: Defence, rng: Rng, seed: int =
     if promise is None or not promise.guarantee.proven:
         return None
     confidence = 1 - ERROR / 2 ** (1 + seed)
-    return audit_defence(defence, rng.child("numerics"), promise.guarantee.delta, confidence=confidence)
+    said = promise.guarantee
+    return audit_defence(defence, rng.child("numerics"), said.delta, confidence=confidence, level=said.level)
 
 
 def beside_numerics(promise: Promise | None, found: NumericsAudit | None) -> Promise | None:
