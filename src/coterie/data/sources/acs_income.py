@@ -46,10 +46,10 @@ class AcsIncome(Source):
         require(len(self.columns) > 0, "columns", self.columns, "must name at least one")
         for column in self.columns:
             require(column in COLUMNS, "columns", column, nearest(column, COLUMNS))
-        require_scale(self.scale, self.numbers)
+        require_scale(self.scale, self.measured)
 
     @property
-    def numbers(self) -> tuple[str, ...]:
+    def measured(self) -> tuple[str, ...]:
         """The columns that are measured by something: by all rows, or by ``scale``."""
         return () if self.raw else tuple(name for name in self.columns if name in NUMBERS or not self.one_hot)
 
@@ -71,7 +71,7 @@ class AcsIncome(Source):
             name=self.name,
             tags=tags,
             label_names=("below", "above"),
-            elsewhere=READ_OFF if set(self.numbers) - set(self.scale) else "",
+            elsewhere=READ_OFF if set(self.measured) - set(self.scale) else "",
         )
 
     def one_state(self, path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -91,7 +91,7 @@ class AcsIncome(Source):
         """(rows, columns)"""
         if self.raw:
             return values[:, None].astype(np.float32)
-        if name not in self.numbers:
+        if name not in self.measured:
             codes, which = np.unique(values, return_inverse=True)
             return np.eye(len(codes), dtype=np.float32)[which]
         return (by_scale(values, self.scale[name]) if name in self.scale else standardised(values))[:, None]
