@@ -216,6 +216,50 @@ def test_property_inference_attacks_the_configured_federation_where_it_has_a_vic
     assert "clients with shares of all data" in family.differs(stressed)
 
 
+FACES: dict[str, Any] = {"kind": "faces", "count": 400, "label": "male", "rows": 12, "columns": 12}
+SPARSE: dict[str, Any] = {
+    "kind": "fedavg",
+    "rounds": 9,
+    "participation": 0.1,
+    "server_step": {"kind": "momentum"},
+    "local": {"steps": 1, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "carry": True},
+}
+
+
+def test_a_stress_test_of_property_inference_asks_everybody_and_says_so() -> None:
+    """One of four clients a round leaves nothing to look at; carried moments hide from who imagines none."""
+    wanted = {"victims": 1, "warmup": 1, "scored": 6, "controls": []}
+    asked = {"property": {"tag": "hat"}, "property_inference": wanted}
+    stressed = subject(data=FACES, trainer=SPARSE, audit=asked)
+    family = find("property inference")
+    assert family.admits(stressed) == ""
+    ran: Any = family.protocol(stressed)
+    assert (ran.participation, ran.local.carry, ran.server_step is not None) == (1.0, False, True)
+    said = family.differs(stressed)
+    assert "all of whom are asked in every round" in said
+    assert "optimisers begin anew" in said
+    usual = family.differs(subject(data=FACES, audit=asked))
+    assert "asked" not in usual
+    assert "anew" not in usual
+    (one, _) = family.measure(stressed, NONE, 0).findings
+    assert one.units == 1
+
+
+def test_property_inference_is_not_run_where_finding_nothing_would_bound_nothing() -> None:
+    """What the configured federation's clients, or its server, remember and the adversary cannot know."""
+    victim = {"kind": "property", "clients": 3, "tag": "hat", "every": 2, "warmup": 2}
+    family = find("property inference")
+
+    def why_not(**changed: Any) -> str:
+        return family.admits(subject(data=FACES, partition=victim, trainer=SPARSE | changed))
+
+    fresh = SPARSE["local"] | {"carry": False}
+    assert "local.carry = false" in why_not()
+    assert "participation = 1" in why_not(local=fresh)
+    assert why_not(local=fresh, participation=1.0) == ""
+    assert why_not(local={**fresh, "carry": True, "momentum": 0.0}, server_step=None) == ""  # it has no moments to keep
+
+
 def test_property_inference_reads_convolutions_by_contrast() -> None:
     """In the place of the published forest: as many ways, and no more to correct for."""
     configured = subject(

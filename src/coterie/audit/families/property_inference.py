@@ -84,9 +84,10 @@ class PropertyInference(Family):
     def admits(self, subject: Subject) -> str:
         if subject.audit.property is None and not has_victim(subject):
             return "no property is named: set audit.property = { tag = ..., value = ... }"
-        if not isinstance(subject.protocol(subject.trainers[0]), Trainer):
+        trainer = subject.protocol(subject.trainers[0])
+        if not isinstance(trainer, Trainer):
             return "needs a trainer of models"
-        return ""
+        return replay_property.not_imagined(trainer) if has_victim(subject) else ""
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         """Dropout and L2, which the paper tries as well, promise nothing; whoever wants them names them."""
@@ -156,13 +157,18 @@ class PropertyInference(Family):
         return replay_property.replay(attack_on, ways_of, recording, seed)
 
     def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
-        """As configured; in a stress test for as many rounds as it needs, and with the sampling that DP-SGD needs."""
+        """As configured; in a stress test for as many rounds as it needs, and with the sampling that DP-SGD needs.
+
+        A sample of its few clients is of one or two, and in most rounds nobody looks on; and what is not imagined
+        (``not_imagined``) would hide what is there, and bound nothing.
+        """
         trainer = subject.protocol(subject.trainers[0])
         assert isinstance(trainer, Trainer)
         if has_victim(subject):
             return trainer
-        asked, local = subject.audit.property_inference, replace(trainer.local, poisson=isinstance(guard, DpSgd))
-        return replace(trainer, rounds=asked.warmup + asked.scored + 1, local=local)
+        asked = subject.audit.property_inference
+        local = replace(trainer.local, poisson=isinstance(guard, DpSgd), carry=False)
+        return replace(trainer, rounds=asked.warmup + asked.scored + 1, local=local, participation=1.0)
 
     def protocol(self, subject: Subject) -> Trainer[object]:
         return self.trainer(subject, Defence())
@@ -170,10 +176,14 @@ class PropertyInference(Family):
     def differs(self, subject: Subject) -> str:
         if has_victim(subject):
             return ""
-        asked = subject.audit.property_inference
+        asked, trainer = subject.audit.property_inference, subject.protocol(subject.trainers[0])
+        changed = ""
+        if isinstance(trainer, Trainer):
+            changed += ", all of whom are asked in every round" if trainer.participation < 1 else ""
+            changed += ", whose optimisers begin anew in every round" if replay_property.carries(trainer) else ""
         return (
-            f"{asked.clients} clients with shares of all data, for {asked.warmup + asked.scored + 1} rounds; one of "
-            f"them uses data with the property in one round of {asked.every}; {asked.victims} such runs a seed"
+            f"{asked.clients} clients with shares of all data{changed}, for {asked.warmup + asked.scored + 1} rounds; "
+            f"one of them uses data with the property in one round of {asked.every}; {asked.victims} such runs a seed"
         )
 
     def attack(
