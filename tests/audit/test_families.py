@@ -23,14 +23,19 @@ from coterie.audit.case import Subject, parse, read
 from coterie.audit.clusterings import PLACES, as_pictures, noise
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
+from coterie.audit.families.property_inference import VictimsLeftOut
 from coterie.audit.plugins import all_families, find
 from coterie.audit.starter import Wishes
 from coterie.commands.auditing import example_text, init
 from coterie.config import builders
 from coterie.config.schema import Choice
+from coterie.data.federation import Federation
 from coterie.defences.noisy_sums.central import CentralNoise
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
+from coterie.measure.judge import YesNo
+from coterie.measure.verdicts import Verdict
+from coterie.measure.witness import Witness
 
 DIGITS: dict[str, Any] = {
     "name": "digits",
@@ -243,6 +248,22 @@ def test_a_stress_test_of_property_inference_asks_everybody_and_says_so() -> Non
     assert "anew" not in usual
     (one, _) = family.measure(stressed, NONE, 0).findings
     assert one.units == 1
+
+
+def test_victims_that_could_not_be_scored_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is alone in a cluster in its property rounds, and nowhere else in it, gives itself away unscored."""
+
+    def apart(witness: Witness, federation: Federation) -> YesNo:
+        keys = [(round, slot) for round, by_slot in witness.members.items() for slot in by_slot]
+        marked = {key: federation.schedules[1].is_marked(key[0]) for key in keys}
+        return YesNo({**marked}, {**marked})  # a cluster for either kind
+
+    monkeypatch.setattr(Witness, "property_truth", apart)
+    wanted = {"victims": 2, "warmup": 1, "scored": 6, "controls": []}
+    stressed = subject(data=FACES, trainer=SPARSE, audit={"property": {"tag": "hat"}, "property_inference": wanted})
+    with pytest.warns(VictimsLeftOut, match="2 of 2 victims are left out"):
+        (one, _) = find("property inference").measure(stressed, NONE, 0).findings
+    assert one.verdict is Verdict.NOT_SCORED
 
 
 def test_property_inference_is_not_run_where_finding_nothing_would_bound_nothing() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -112,6 +114,8 @@ class PropertyInference(Family):
                 by_victim.append(run.findings)
                 first = first or run
             found += [over_victims(same) for same in zip(*by_victim, strict=True)]
+            if control is Control.NONE and (missing := sum(math.isnan(run[0].score) for run in by_victim)):
+                warnings.warn(missed(name, missing, asked.victims), VictimsLeftOut, stacklevel=2)
         assert first is not None
         played, trainer, federation = first.played, first.trainer, first.federation
         shown = defence.kind == "none" and seed == subject.seed
@@ -197,6 +201,18 @@ class PropertyInference(Family):
             most_features=1024,
             **imagined,
         )
+
+
+class VictimsLeftOut(UserWarning):
+    """A score rests on fewer victims than were attacked."""
+
+
+def missed(name: str, missing: int, victims: int) -> str:
+    """What a score leaves out: nobody compares rounds of different clusters, which alone may tell all."""
+    return (
+        f"{name} inference: {missing} of {victims} victims are left out of the score, as no cluster was seen in rounds "
+        "of both kinds; one whose cluster changes with its data is given away by that alone"
+    )
 
 
 def ways_of(model: Model) -> Mapping[str, Features]:
