@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,19 +24,23 @@ from coterie.audit.case import Subject, parse, read
 from coterie.audit.clusterings import PLACES, as_pictures, noise
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
-from coterie.audit.families.property_inference import VictimsLeftOut
+from coterie.audit.families import property_inference
+from coterie.audit.families.property_inference import FAMILY, PropertyInference, VictimsLeftOut
 from coterie.audit.plugins import all_families, find
 from coterie.audit.starter import Wishes
 from coterie.commands.auditing import example_text, init
 from coterie.config import builders
 from coterie.config.schema import Choice
 from coterie.data.federation import Federation
+from coterie.data.partition.property import Control
 from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.regularise import Dropout
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
 from coterie.measure.judge import YesNo
 from coterie.measure.verdicts import Verdict
 from coterie.measure.witness import Witness
+from coterie.rng import Rng
 
 DIGITS: dict[str, Any] = {
     "name": "digits",
@@ -248,6 +253,54 @@ def test_a_stress_test_of_property_inference_asks_everybody_and_says_so() -> Non
     assert "anew" not in usual
     (one, _) = family.measure(stressed, NONE, 0).findings
     assert one.units == 1
+
+
+class Told(Exception):
+    """A stub has been told what it was to be told."""
+
+
+def test_each_attack_of_property_inference_and_each_control_is_what_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is trained: whose property, on which of the victim's rows, with which insider, under whose guard."""
+    asked = subject(data=FACES, audit={"property": {"tag": "hat"}, "property_inference": {"victims": 3}})
+    family, examples, guard = FAMILY, asked.examples(0), Dropout(0.25)
+    given: list[tuple[Any, ...]] = []
+
+    def play(*told: Any) -> None:
+        given.append(told)
+        raise Told
+
+    monkeypatch.setattr(property_inference, "play", play)
+    ran = {}
+    for control, name in [(Control.NONE, "passive"), (Control.PLACEBO, "passive"), (Control.ABSENT, "passive"),
+                          (Control.NONE, "active"), (Control.PLACEBO, "scaled")]:  # fmt: skip
+        with pytest.raises(Told):
+            family.attacked(asked, examples, guard, control, name, Rng.seeded(0))
+        ran[control, name] = given[-1]
+    hat, tags = examples.tags["hat"], {key: one[1].examples.tags["property"] for key, one in ran.items()}
+    assert [bool((found == hat).all()) for found in tags.values()] == [True, False, True, True, False]
+    assert all(int(found.sum()) == int(hat.sum()) for found in tags.values())  # a placebo is as large
+    for (control, name), (_, federation, _, used, _, _, insiders) in ran.items():
+        schedule, has = federation.schedules[1], tags[control, name]
+        assert bool(has[schedule.marked].all()) == (control is not Control.ABSENT)
+        assert not has[schedule.plain].any()
+        assert used is guard
+        assert [one.gamma for one in insiders] == {"passive": [], "active": [1.0], "scaled": [5.0]}[name]
+        assert all(one.imitation.model.random for one in insiders)  # it imagines dropout, which everybody is under
+
+    streams: list[int] = []
+
+    def attacked(*told: Any) -> SimpleNamespace:
+        streams.append(told[-1].seed())
+        if len(streams) == 3:
+            raise Told
+        return SimpleNamespace(findings=[])
+
+    monkeypatch.setattr(PropertyInference, "attacked", lambda self, *told: attacked(*told))
+    with pytest.raises(Told):
+        family.measure(asked, NONE, 0)
+    assert len(set(streams)) == 3  # each victim with data dealt anew
 
 
 def test_victims_that_could_not_be_scored_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
