@@ -248,6 +248,22 @@ def test_an_imagined_client_s_upload_is_noised_as_a_real_one_s() -> None:
     assert imitated(SecureSums().client) is None
 
 
+def test_imagined_clients_have_chances_of_their_own() -> None:
+    """Dropout and a guard's noise are drawn for each client, step and round: nothing of them is common to all."""
+    examples, start = marked_examples(100), MODEL.init(0)
+    alike = torch.zeros(2, 1, 16, dtype=torch.int64)  # two clients with the same rows
+    one, two = flatten(Imitation(MODEL.with_dropout(0.5), LOCAL).train(start, examples, alike, Rng.seeded(0)))
+    assert not torch.equal(one, two)
+    for seed in range(3):
+        other = flatten(Imitation(MODEL.with_dropout(0.5), LOCAL).train(start, examples, alike, Rng.seeded(seed + 1)))
+        assert not torch.equal(other[0], one)  # and in every round
+
+    imitation = Imitation(MODEL, replace(LOCAL, steps=4, lr=1e-3), imitated(NoisyGradients(1.0, 400.0)))
+    update = imitation.train(start, examples, torch.zeros(200, 4, 16, dtype=torch.int64), Rng.seeded(0))
+    # Four draws of lr * clip * sigma / batch = 0.025 add up to twice that; one draw four times would be four times it.
+    assert float(flatten(update).var(0).mean().sqrt()) == pytest.approx(0.05, rel=0.02)
+
+
 def test_looking_round_by_round_gives_what_looking_once_does() -> None:
     """Also from notes that went through a file, and where only a sample of what was imagined is kept."""
     ran = run(Ifca(rounds=20, local=LOCAL, clusters=2, weighting="equal"))

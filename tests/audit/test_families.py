@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,23 @@ from coterie.audit.case import Subject, parse, read
 from coterie.audit.clusterings import PLACES, as_pictures, noise
 from coterie.audit.engine import audit
 from coterie.audit.evidence import Evidence
+from coterie.audit.families import property_inference
+from coterie.audit.families.property_inference import FAMILY, PropertyInference, VictimsLeftOut
 from coterie.audit.plugins import all_families, find
 from coterie.audit.starter import Wishes
 from coterie.commands.auditing import example_text, init
 from coterie.config import builders
 from coterie.config.schema import Choice
+from coterie.data.federation import Federation
+from coterie.data.partition.property import Control
 from coterie.defences.noisy_sums.central import CentralNoise
+from coterie.defences.regularise import Dropout
 from coterie.errors import InvalidInput
 from coterie.measure.claims import Outcome
+from coterie.measure.judge import YesNo
+from coterie.measure.verdicts import Verdict
+from coterie.measure.witness import Witness
+from coterie.rng import Rng
 
 DIGITS: dict[str, Any] = {
     "name": "digits",
@@ -214,6 +224,114 @@ def test_property_inference_attacks_the_configured_federation_where_it_has_a_vic
     assert {(one.units, one.unit) for one in found} == {(2, "victims")}
     stressed = subject(audit={"property": {"tag": "hat"}, **asked})
     assert "clients with shares of all data" in family.differs(stressed)
+
+
+FACES: dict[str, Any] = {"kind": "faces", "count": 400, "label": "male", "rows": 12, "columns": 12}
+SPARSE: dict[str, Any] = {
+    "kind": "fedavg",
+    "rounds": 9,
+    "participation": 0.1,
+    "server_step": {"kind": "momentum"},
+    "local": {"steps": 1, "batch_size": 16, "lr": 0.1, "momentum": 0.9, "carry": True},
+}
+
+
+def test_a_stress_test_of_property_inference_asks_everybody_and_says_so() -> None:
+    """One of four clients a round leaves nothing to look at; carried moments hide from who imagines none."""
+    wanted = {"victims": 1, "warmup": 1, "scored": 6, "controls": []}
+    asked = {"property": {"tag": "hat"}, "property_inference": wanted}
+    stressed = subject(data=FACES, trainer=SPARSE, audit=asked)
+    family = find("property inference")
+    assert family.admits(stressed) == ""
+    ran: Any = family.protocol(stressed)
+    assert (ran.participation, ran.local.carry, ran.server_step is not None) == (1.0, False, True)
+    said = family.differs(stressed)
+    assert "all of whom are asked in every round" in said
+    assert "optimisers begin anew" in said
+    usual = family.differs(subject(data=FACES, audit=asked))
+    assert "asked" not in usual
+    assert "anew" not in usual
+    (one, _) = family.measure(stressed, NONE, 0).findings
+    assert one.units == 1
+
+
+class Told(Exception):
+    """A stub has been told what it was to be told."""
+
+
+def test_each_attack_of_property_inference_and_each_control_is_what_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is trained: whose property, on which of the victim's rows, with which insider, under whose guard."""
+    asked = subject(data=FACES, audit={"property": {"tag": "hat"}, "property_inference": {"victims": 3}})
+    family, examples, guard = FAMILY, asked.examples(0), Dropout(0.25)
+    given: list[tuple[Any, ...]] = []
+
+    def play(*told: Any) -> None:
+        given.append(told)
+        raise Told
+
+    monkeypatch.setattr(property_inference, "play", play)
+    ran = {}
+    for control, name in [(Control.NONE, "passive"), (Control.PLACEBO, "passive"), (Control.ABSENT, "passive"),
+                          (Control.NONE, "active"), (Control.PLACEBO, "scaled")]:  # fmt: skip
+        with pytest.raises(Told):
+            family.attacked(asked, examples, guard, control, name, Rng.seeded(0))
+        ran[control, name] = given[-1]
+    hat, tags = examples.tags["hat"], {key: one[1].examples.tags["property"] for key, one in ran.items()}
+    assert [bool((found == hat).all()) for found in tags.values()] == [True, False, True, True, False]
+    assert all(int(found.sum()) == int(hat.sum()) for found in tags.values())  # a placebo is as large
+    for (control, name), (_, federation, _, used, _, _, insiders) in ran.items():
+        schedule, has = federation.schedules[1], tags[control, name]
+        assert bool(has[schedule.marked].all()) == (control is not Control.ABSENT)
+        assert not has[schedule.plain].any()
+        assert used is guard
+        assert [one.gamma for one in insiders] == {"passive": [], "active": [1.0], "scaled": [5.0]}[name]
+        assert all(one.imitation.model.random for one in insiders)  # it imagines dropout, which everybody is under
+
+    streams: list[int] = []
+
+    def attacked(*told: Any) -> SimpleNamespace:
+        streams.append(told[-1].seed())
+        if len(streams) == 3:
+            raise Told
+        return SimpleNamespace(findings=[])
+
+    monkeypatch.setattr(PropertyInference, "attacked", lambda self, *told: attacked(*told))
+    with pytest.raises(Told):
+        family.measure(asked, NONE, 0)
+    assert len(set(streams)) == 3  # each victim with data dealt anew
+
+
+def test_victims_that_could_not_be_scored_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is alone in a cluster in its property rounds, and nowhere else in it, gives itself away unscored."""
+
+    def apart(witness: Witness, federation: Federation) -> YesNo:
+        keys = [(round, slot) for round, by_slot in witness.members.items() for slot in by_slot]
+        marked = {key: federation.schedules[1].is_marked(key[0]) for key in keys}
+        return YesNo({**marked}, {**marked})  # a cluster for either kind
+
+    monkeypatch.setattr(Witness, "property_truth", apart)
+    wanted = {"victims": 2, "warmup": 1, "scored": 6, "controls": []}
+    stressed = subject(data=FACES, trainer=SPARSE, audit={"property": {"tag": "hat"}, "property_inference": wanted})
+    with pytest.warns(VictimsLeftOut, match="2 of 2 victims are left out"):
+        (one, _) = find("property inference").measure(stressed, NONE, 0).findings
+    assert one.verdict is Verdict.NOT_SCORED
+
+
+def test_property_inference_is_not_run_where_finding_nothing_would_bound_nothing() -> None:
+    """What the configured federation's clients, or its server, remember and the adversary cannot know."""
+    victim = {"kind": "property", "clients": 3, "tag": "hat", "every": 2, "warmup": 2}
+    family = find("property inference")
+
+    def why_not(**changed: Any) -> str:
+        return family.admits(subject(data=FACES, partition=victim, trainer=SPARSE | changed))
+
+    fresh = SPARSE["local"] | {"carry": False}
+    assert "local.carry = false" in why_not()
+    assert "participation = 1" in why_not(local=fresh)
+    assert why_not(local=fresh, participation=1.0) == ""
+    assert why_not(local={**fresh, "carry": True, "momentum": 0.0}, server_step=None) == ""  # it has no moments to keep
 
 
 def test_property_inference_reads_convolutions_by_contrast() -> None:

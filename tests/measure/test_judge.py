@@ -10,10 +10,11 @@ import pytest
 
 from coterie.attacks.base import Attributions, Suspicions
 from coterie.errors import InvalidInput
-from coterie.measure.findings import over_seeds
+from coterie.measure.findings import Finding, over_seeds
 from coterie.measure.intervals import proportion
 from coterie.measure.judge import Labels, YesNo, judge, over_victims
 from coterie.measure.operating import operating_point
+from coterie.measure.roc import Curve
 from coterie.measure.verdicts import Verdict
 
 
@@ -63,6 +64,33 @@ def test_a_curve_over_victims_has_the_score_as_its_area() -> None:
     for found in (*seeds, over_seeds(seeds)):
         assert found.roc is not None
         assert found.roc.area == pytest.approx(found.score)
+
+
+@pytest.mark.parametrize("spoken", [0, 4])
+def test_an_attack_that_broke_down_for_every_victim_bounds_nothing(spoken: int) -> None:
+    """It says one thing of all but so many rounds, as one did whose numbers overflowed: all areas lie at one half."""
+    draws, truth = np.random.default_rng(5), YesNo({number: number % 3 == 0 for number in range(24)})
+
+    def victim(said: int) -> Finding:
+        return judge(Suspicions({number: draws.random() if number < said else 0.5 for number in range(24)}), truth)
+
+    runs = [over_victims([victim(spoken) for _ in range(80)]) for _ in range(3)]
+    for found in (runs[0], over_seeds(runs)):
+        assert found.verdict is Verdict.UNDECIDED
+        assert "says the same of all" in found.sentence
+        assert found.roc is not None
+        assert found.roc.area == pytest.approx(found.score, abs=0.01)
+    told = [over_victims([victim(24) for _ in range(80)] + [victim(spoken)] * 40) for _ in range(3)]
+    assert [one.units for one in told] == [80] * 3  # of the others it said nothing, and they are no units
+    mixed, alone = over_seeds([told[0], runs[0], told[1]]), over_seeds(told[:2])
+    assert mixed.interval == alone.interval  # a seed in which it was silent does not make others surer
+
+
+def test_ties_are_what_a_curve_cuts_aslant() -> None:
+    answers = np.array([True, True, False, False])
+    assert Curve.of(np.array([1.0, 2.0, 3.0, 4.0]), answers).tied == 0.0
+    assert Curve.of(np.array([1.0, 1.0, 1.0, 1.0]), answers).tied == 1.0
+    assert Curve.of(np.array([1.0, 2.0, 1.0, 0.0]), answers).tied == 0.25  # one pair of four
 
 
 def test_rounds_of_one_victim_are_one_unit() -> None:

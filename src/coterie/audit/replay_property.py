@@ -18,7 +18,7 @@ from coterie.learn.models.model import Model
 from coterie.measure.exhibits import Chart, Series, Suspected
 from coterie.measure.findings import Finding
 from coterie.measure.judge import judge, over_victims
-from coterie.protocols.base import AnyTrainer
+from coterie.protocols.base import AnyTrainer, ModelTrainer, Trainer
 from coterie.rng import Rng
 
 ATTACK, ADVERSARY, FAMILY = "passive inference", "curious client", "property inference"
@@ -28,7 +28,28 @@ def lacking(recording: Recording) -> str:
     """Why it cannot be run; empty if it can."""
     if recording.subject.audit.property is None:
         return "no property is named: set audit.property = { tag = ..., value = ... }"
-    return "" if recording.has_published else "needs published models, and none was recorded"
+    if not recording.has_published:
+        return "needs published models, and none was recorded"
+    trainer = recording.subject.launched
+    return not_imagined(trainer) if isinstance(trainer, Trainer) else ""
+
+
+def not_imagined(trainer: AnyTrainer) -> str:
+    """What clients or the server do that the attack does not know of, so that finding nothing would bound nothing.
+
+    A client's moments that go on from round to round are in every update. A server's are in every move, and can be
+    undone by those alone who have seen every round.
+    """
+    if carries(trainer):
+        return "needs clients whose optimisers begin anew in every round, as imagined ones do (local.carry = false)"
+    if isinstance(trainer, ModelTrainer) and trainer.server_step is not None and trainer.participation < 1:
+        return "needs participation = 1: whoever misses rounds cannot undo what the server's optimiser does"
+    return ""
+
+
+def carries(trainer: AnyTrainer) -> bool:
+    """Whether clients keep an optimiser's moments from round to round."""
+    return trainer.local.carry and bool(trainer.local.moments)
 
 
 def replay(

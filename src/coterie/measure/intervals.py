@@ -199,9 +199,11 @@ def _trials(area: float, yes: int, no: int) -> float:
 def pooled(samples: Sequence[Sample], confidence: float = CONFIDENCE) -> Interval:
     """One interval for the samples of several seeds, or of one; the rule stands at the head of this module.
 
-    Seeds in which nothing could be scored (NaN) are left out.
+    Seeds in which nothing could be scored (NaN) are left out, and among means those in which nothing was said.
     """
     known = [sample for sample in samples if not math.isnan(sample.mean)]
+    if not all(sample.is_share for sample in known):
+        known = [sample for sample in known if not sample.silent]
     if not known:
         return Interval.unknown(math.nan)
     units = sum(sample.units for sample in known)

@@ -23,6 +23,9 @@ from coterie.measure.intervals import CONFIDENCE, Floats, Sample, pooled, studen
 from coterie.measure.operating import operating_point
 from coterie.measure.roc import Curve, stratified
 
+MOST_TIED = 0.5
+"""Of the pairs of a yes and a no, in which an attack may say the same of both, and still have said something."""
+
 
 @dataclass(frozen=True)
 class YesNo:
@@ -101,10 +104,17 @@ def over_victims(found: Sequence[Finding]) -> Finding:
 
     Rounds of one run are no units: how the victim's rows with the property and those without it happen to differ shows
     in all of its rounds alike. A coin's areas spread twice as far from run to run as their rounds would explain.
+
+    An attack that broke down says the same of nearly all rounds, for every victim, and all areas lie at one half: such
+    agreement bounds nothing. A victim of whom it says so is no unit; where they all are, it is silent.
     """
-    scores = [one.score for one in found if not math.isnan(one.score)]
+    scored = [one for one in found if not math.isnan(one.score)]
+    said = [one for one in scored if one.roc is None or one.roc.tied <= MOST_TIED]
+    counted = said or scored
+    scores = [one.score for one in counted]
     run = Sample.average(scores, 0.0, 1.0) if scores else Sample.unknown()
-    curves = [one.roc for one in found if one.roc is not None]
+    run = run if said else replace(run, is_share=True, worth=0.0, spread=math.nan)  # silent, if it was scored at all
+    curves = [one.roc for one in counted if one.roc is not None]
     roc = Curve.average(curves, [1.0] * len(curves)).thinned() if curves else None  # its area is the score
     return replace(over_seeds(found), interval=pooled([run]), runs=(run,), unit="victims", roc=roc)
 

@@ -54,6 +54,11 @@ class Curve:
     def area(self) -> float:
         return float(np.trapezoid(self.true, self.false))
 
+    @property
+    def tied(self) -> float:
+        """The share of pairs of a yes and a no with one score: the rectangles that the curve cuts aslant."""
+        return float(np.diff(self.false) @ np.diff(self.true))
+
     def at(self, rate: float) -> float:
         """The true positive rate that is reached without exceeding this false positive rate."""
         return max(true for false, true in zip(self.false, self.true, strict=True) if false <= rate)

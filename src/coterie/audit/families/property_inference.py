@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -84,9 +86,10 @@ class PropertyInference(Family):
     def admits(self, subject: Subject) -> str:
         if subject.audit.property is None and not has_victim(subject):
             return "no property is named: set audit.property = { tag = ..., value = ... }"
-        if not isinstance(subject.protocol(subject.trainers[0]), Trainer):
+        trainer = subject.protocol(subject.trainers[0])
+        if not isinstance(trainer, Trainer):
             return "needs a trainer of models"
-        return ""
+        return replay_property.not_imagined(trainer) if has_victim(subject) else ""
 
     def defences(self, subject: Subject) -> Sequence[Choice]:
         """Dropout and L2, which the paper tries as well, promise nothing; whoever wants them names them."""
@@ -111,6 +114,8 @@ class PropertyInference(Family):
                 by_victim.append(run.findings)
                 first = first or run
             found += [over_victims(same) for same in zip(*by_victim, strict=True)]
+            if control is Control.NONE and (missing := sum(math.isnan(run[0].score) for run in by_victim)):
+                warnings.warn(missed(name, missing, asked.victims), VictimsLeftOut, stacklevel=2)
         assert first is not None
         played, trainer, federation = first.played, first.trainer, first.federation
         shown = defence.kind == "none" and seed == subject.seed
@@ -156,16 +161,18 @@ class PropertyInference(Family):
         return replay_property.replay(attack_on, ways_of, recording, seed)
 
     def trainer(self, subject: Subject, guard: Defence) -> Trainer[object]:
-        """As configured; in a stress test for as many rounds as it needs, and with the sampling that DP-SGD needs."""
+        """As configured; in a stress test for as many rounds as it needs, and with the sampling that DP-SGD needs.
+
+        A sample of its few clients is of one or two, and in most rounds nobody looks on; and what is not imagined
+        (``not_imagined``) would hide what is there, and bound nothing.
+        """
         trainer = subject.protocol(subject.trainers[0])
         assert isinstance(trainer, Trainer)
         if has_victim(subject):
             return trainer
-        asked, local = (
-            subject.audit.property_inference,
-            replace(trainer.local, poisson=member_of(guard, DpSgd) is not None),
-        )
-        return replace(trainer, rounds=asked.warmup + asked.scored + 1, local=local)
+        asked = subject.audit.property_inference
+        local = replace(trainer.local, poisson=member_of(guard, DpSgd) is not None, carry=False)
+        return replace(trainer, rounds=asked.warmup + asked.scored + 1, local=local, participation=1.0)
 
     def protocol(self, subject: Subject) -> Trainer[object]:
         return self.trainer(subject, Defence())
@@ -173,10 +180,14 @@ class PropertyInference(Family):
     def differs(self, subject: Subject) -> str:
         if has_victim(subject):
             return ""
-        asked = subject.audit.property_inference
+        asked, trainer = subject.audit.property_inference, subject.protocol(subject.trainers[0])
+        changed = ""
+        if isinstance(trainer, Trainer):
+            changed += ", all of whom are asked in every round" if trainer.participation < 1 else ""
+            changed += ", whose optimisers begin anew in every round" if replay_property.carries(trainer) else ""
         return (
-            f"{asked.clients} clients with shares of all data, for {asked.warmup + asked.scored + 1} rounds; one of "
-            f"them uses data with the property in one round of {asked.every}; {asked.victims} such runs a seed"
+            f"{asked.clients} clients with shares of all data{changed}, for {asked.warmup + asked.scored + 1} rounds; "
+            f"one of them uses data with the property in one round of {asked.every}; {asked.victims} such runs a seed"
         )
 
     def attack(
@@ -190,6 +201,18 @@ class PropertyInference(Family):
             most_features=1024,
             **imagined,
         )
+
+
+class VictimsLeftOut(UserWarning):
+    """A score rests on fewer victims than were attacked."""
+
+
+def missed(name: str, missing: int, victims: int) -> str:
+    """What a score leaves out: nobody compares rounds of different clusters, which alone may tell all."""
+    return (
+        f"{name} inference: {missing} of {victims} victims are left out of the score, as no cluster was seen in rounds "
+        "of both kinds; one whose cluster changes with its data is given away by that alone"
+    )
 
 
 def ways_of(model: Model) -> Mapping[str, Features]:
