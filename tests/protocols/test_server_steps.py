@@ -93,3 +93,20 @@ def test_fine_tuning_begins_with_each_client_s_own_model() -> None:
     models = {name: torch.stack([leaf, 2 * leaf, 3 * leaf]) for name, leaf in MODEL.init(1).items()}
     done = play(LocalOnly(rounds=1, local=LOCAL, begins=Given(given=models)), CLIENTS, MODEL)
     assert all(torch.equal(done.asks[0].published.values[name], leaf) for name, leaf in models.items())
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.1, 1.0])
+@pytest.mark.parametrize("kind", ["adam", "yogi"])
+def test_large_updates_are_undone_too(kind: str, size: float) -> None:
+    """Where the new update rules the second moment, an iteration for it diverges; of yogi's two signs little is left."""
+    step, draws = ServerStep(kind, lr=0.05), torch.Generator().manual_seed(0)  # type: ignore[arg-type]
+    common, models = size * torch.randn(1, 500, generator=draws), {"w": 0.1 * torch.randn(1, 500, generator=draws)}
+    kept, followed, cosines = {}, {}, []  # type: ignore[var-annotated]
+    for _ in range(30):
+        towards = common / 2 + size * torch.randn(1, 500, generator=draws)
+        moved, kept = step.step(models, {"w": models["w"] + towards}, kept, ALL)
+        found, followed = step.undone({"w": (moved["w"] - models["w"])[0]}, followed)
+        cosines.append(float(torch.cosine_similarity(found["w"], towards[0], 0)))
+        models = moved
+    assert sum(cosines) / len(cosines) > (0.9 if kind == "adam" else 0.65)
+    assert min(cosines) > (0.999 if size == 1e-3 else 0.8 if kind == "adam" else 0.1)

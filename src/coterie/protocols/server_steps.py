@@ -13,7 +13,7 @@ from coterie.errors import require
 from coterie.learn.params import Params
 
 KINDS = ("momentum", "adam", "yogi")
-UNDOING = 50  # steps of an iteration that gains a digit or more in each
+CLOSE = 1e-3  # of its parts: how far from a solution of an equation rounding may lead
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,35 @@ class ServerStep:
             if self.kind == "momentum":
                 kept[f"first/{name}"], towards = move, move - self.beta * old
             else:
-                before = moments.get(f"second/{name}", torch.full_like(move, self.tau**2))
-                towards, second = torch.zeros_like(move), before
-                for _ in range(UNDOING):  # the second moment depends on what is sought, but by little
-                    towards = (move * (second.sqrt() + self.tau) - self.beta * old) / (1 - self.beta)
-                    second = self._second(before, towards.square())
+                before = moments.get(f"second/{name}", torch.full_like(move, self.tau**2)).double()
+                towards = self._sought(move, self.beta * old, before)
+                second = self._second(before, towards.square())
                 kept[f"first/{name}"] = self.beta * old + (1 - self.beta) * towards
                 kept[f"second/{name}"] = second
             means[name] = towards.to(leaf.dtype)
         return means, kept
+
+    def _sought(self, move: Tensor, kept: Tensor, before: Tensor) -> Tensor:
+        """The least D with ``move (sqrt(v) + tau) = kept + (1 - beta) D``, where v follows from D and what it was before.
+
+        Squared that is quadratic, for v is so in D. (An iteration for v diverges where updates are large.) Where rounding
+        leaves no solution, v is taken as it was.
+        """
+        part, rest, share = 1 - self.beta, kept - move * self.tau, 1 - self.beta2
+        guess = (move * before.sqrt() - rest) / part
+        best = torch.full_like(move, torch.inf)
+        for scale, slope in ((self.beta2, share),) if self.kind == "adam" else ((1.0, share), (1.0, -share)):
+            top, half = part**2 - slope * move.square(), rest * part
+            bottom = rest.square() - scale * move.square() * before
+            root = half + torch.where(half < 0, -1.0, 1.0) * (half.square() - top * bottom).clamp_min(0).sqrt()
+            for found in (-root / top, -bottom / root):  # both without a difference of what is nearly equal
+                second = self._second(before, found.square())
+                asked, given = move * (second.clamp_min(0).sqrt() + self.tau), part * found
+                fits = (asked - kept - given).abs() <= CLOSE * (
+                    asked.abs() + given.abs()
+                )  # not so for what is no number
+                best = torch.where(fits & (found.abs() < best.abs()), found, best)
+        return torch.where(best.isfinite(), best, guess)
 
     def _second(self, before: Tensor, squared: Tensor) -> Tensor:
         if self.kind == "yogi":
