@@ -74,6 +74,16 @@ def test_only_the_main_task_is_ordinary_training() -> None:
     assert not torch.equal(flatten(trained, 0), flatten(active(alpha=0.5).train(start, None, Rng.seeded(0))[0], 0))
 
 
+def test_it_steps_as_the_clients_optimiser_does() -> None:
+    """Adam's first step moves each number by its rate, whatever the gradient; a plain one at that rate would not."""
+    adam = replace(LOCAL, steps=1, lr=0.004, optimizer="adam")
+    start = MODEL.init(0)
+    trained, _ = replace(active(), imitation=Imitation(MODEL, adam)).train(start, None, Rng.seeded(0))
+    moved = (flatten(trained, 0) - flatten(start, 0)).abs()
+    assert float((moved > 0).float().mean()) > 0.5
+    torch.testing.assert_close(moved[moved > 0].median(), torch.tensor(0.004), rtol=1e-3, atol=0)
+
+
 def test_the_head_learns_the_property_from_the_layer_below() -> None:
     known = Known.of(auxiliary())
     has = (torch.arange(len(known.examples)) < known.marked).long()

@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -308,8 +308,8 @@ def test_victims_that_could_not_be_scored_are_said(monkeypatch: pytest.MonkeyPat
 
     def apart(witness: Witness, federation: Federation) -> YesNo:
         keys = [(round, slot) for round, by_slot in witness.members.items() for slot in by_slot]
-        marked = {key: federation.schedules[1].is_marked(key[0]) for key in keys}
-        return YesNo({**marked}, {**marked})  # a cluster for either kind
+        marked: dict[Hashable, bool] = {key: federation.schedules[1].is_marked(key[0]) for key in keys}
+        return YesNo(marked, marked)  # a cluster for either kind
 
     monkeypatch.setattr(Witness, "property_truth", apart)
     wanted = {"victims": 2, "warmup": 1, "scored": 6, "controls": []}

@@ -98,7 +98,7 @@ def test_fine_tuning_begins_with_each_client_s_own_model() -> None:
 @pytest.mark.parametrize("size", [1e-3, 0.1, 1.0])
 @pytest.mark.parametrize("kind", ["adam", "yogi"])
 def test_large_updates_are_undone_too(kind: str, size: float) -> None:
-    """Where the new update rules the second moment, an iteration for it diverges; of yogi's two signs little is left."""
+    """Where the new update rules the second moment, an iteration for it diverges; of yogi's two signs less is left."""
     step, draws = ServerStep(kind, lr=0.05), torch.Generator().manual_seed(0)  # type: ignore[arg-type]
     common, models = size * torch.randn(1, 500, generator=draws), {"w": 0.1 * torch.randn(1, 500, generator=draws)}
     kept, followed, cosines = {}, {}, []  # type: ignore[var-annotated]

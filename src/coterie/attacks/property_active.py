@@ -73,14 +73,21 @@ class ActiveProperty(PassiveProperty):
         params = dict(start) | {weight: torch.cat([start[weight], head[:, :-1]])}
         if bias is not None:
             params[bias] = torch.cat([start[bias], head[:, -1]])
-        (steps, size), rate = self.imitation.local.shape(len(known.examples)), self.imitation.local.rate(at)
+        local = self.imitation.local
+        (steps, size), rate = local.shape(len(known.examples)), local.rate(at)
+        params = map_leaves(lambda leaf: leaf.unsqueeze(0).clone(), params)  # one client, to whom steps belong
+        optimiser, always = local.begin(params, at), torch.ones(1, dtype=torch.bool)
         marked = min(max(1, round(self.share * size)), size - 1) if size > 1 else 1
         draws = rng.child("batches").torch()
         for step in range(steps):
             rows, has = drawn(known, marked, size - marked, draws)
             seed = rng.child("dropout", step).seed()
-            grads = self.gradient(params, known.examples.x[rows], known.examples.y[rows], has, seed)
-            params = map_leaves(lambda leaf, grad: leaf - rate * grad, params, grads)
+            grads = self.gradient(pick(params, 0), known.examples.x[rows], known.examples.y[rows], has, seed)
+            if optimiser is None:
+                params = map_leaves(lambda leaf, grad: leaf - rate * grad, params, grads)
+            else:  # as honest clients do: at Adam's rate a plain step would hardly move
+                optimiser.step(params, map_leaves(lambda grad: grad.unsqueeze(0), grads), always)
+        params = pick(params, 0)
         shift = params[bias][classes:] if bias is not None else head[:, -1]
         head = torch.cat([params[weight][classes:], shift.unsqueeze(1)], 1)
         return {name: leaf[:classes] if name in (weight, bias) else leaf for name, leaf in params.items()}, head

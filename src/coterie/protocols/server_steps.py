@@ -83,10 +83,10 @@ class ServerStep:
         return means, kept
 
     def _sought(self, move: Tensor, kept: Tensor, before: Tensor) -> Tensor:
-        """The least D with ``move (sqrt(v) + tau) = kept + (1 - beta) D``, where v follows from D and what it was before.
+        """The least D with ``move (sqrt(v) + tau) = kept + (1 - beta) D``, where v follows from D and its former value.
 
-        Squared that is quadratic, for v is so in D. (An iteration for v diverges where updates are large.) Where rounding
-        leaves no solution, v is taken as it was.
+        Squared, that is quadratic, for v is so in D. (An iteration for v diverges where updates are large.) Where
+        rounding leaves no solution, v is taken as it was.
         """
         part, rest, share = 1 - self.beta, kept - move * self.tau, 1 - self.beta2
         guess = (move * before.sqrt() - rest) / part
