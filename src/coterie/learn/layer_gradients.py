@@ -174,7 +174,8 @@ def _built_convolution(layer: nn.Conv2d, names: dict[str, str], given: Tensor, d
 
 
 def _convolution_weight_gradient(layer: nn.Conv2d, given: Tensor, delta: Tensor, copies: int) -> Tensor:
-    weight = layer.weight.detach().expand(copies, *layer.weight.shape).reshape(-1, *layer.weight.shape[1:])
+    rows, *others = layer.weight.shape
+    weight = layer.weight.new_empty(copies * rows, *others)  # what it holds is not looked at
     settings = (layer.stride, layer.padding, layer.dilation, False, [0, 0], copies * layer.groups)
     gradient: Tensor = torch.ops.aten.convolution_backward(delta, given, weight, None, *settings, [False, True, False])[
         1
