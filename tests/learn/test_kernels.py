@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import coterie
-from coterie.learn.kernels import add_about, add_draws, keep_proposals, least_scores, round_rows, split_scales
+from coterie.learn.kernels import (
+    add_about,
+    add_draws,
+    add_whole_outer,
+    keep_proposals,
+    least_scores,
+    round_rows,
+    split_scales,
+    squares_in_double,
+)
 
 EDGES = [
     0.0,
@@ -173,6 +182,44 @@ def test_scales_are_split_as_written(layers: int, squares: list[tuple[float, ...
         for place, part in enumerate(expected[1:]):
             part[~usable[place // 2]] = 0.0
         assert found.tobytes() == np.array(expected).astype(np.float32).tobytes()
+
+
+@patient
+@given(
+    seeds,
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.sampled_from([1, 7, 16, 40, 2048, 4100]),
+    st.sampled_from(["f", "d"]),
+)
+def test_outer_products_are_rounded_entry_by_entry_and_added_up(
+    seed: int, examples: int, p: int, q: int, kind: str
+) -> None:
+    draws = np.random.default_rng(seed)
+    left, right = (draws.standard_cauchy((examples, width)).astype(kind) for width in (p, q))
+    left[draws.random(left.shape) < 0.3] = 0.5
+    right[draws.random(right.shape) < 0.3] = 1.0
+    factors, total = draws.choice([1.0, 3.0, -0.37, 0.0, 1e5], examples), draws.integers(-9, 9, (p, q)).astype(float)
+    expected = total.copy()
+    for factor, above, beside in zip(factors, left.astype(float), right.astype(float), strict=True):
+        expected += np.rint((factor * above)[:, None] * beside)
+    add_whole_outer(left, right, factors, total)
+    assert np.array_equal(total, expected)
+
+
+@patient
+@given(seeds, st.integers(0, 70), st.sampled_from(["f", "d"]))
+def test_squares_are_right_and_a_row_s_own(seed: int, width: int, kind: str) -> None:
+    draws = np.random.default_rng(seed)
+    rows = draws.standard_cauchy((5, width)).astype(kind)
+    rows[draws.random(rows.shape) < 0.02] = 3e38
+    out, alone = np.empty(5), np.empty(1)
+    squares_in_double(rows, out)
+    exact = [math.fsum(entry * entry for entry in row) for row in rows.tolist()]
+    assert np.allclose(out, exact, rtol=1e-14, atol=0)
+    for row, squared in zip(rows, out, strict=True):
+        squares_in_double(row.reshape(1, -1), alone)
+        assert alone[0] == squared
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,9 @@ from coterie.learn import per_example
 from coterie.learn.models.bundled import Cnn, FaceCnn, Gru, ResNet18
 from coterie.learn.models.dense import Dense
 from coterie.learn.models.model import Batch, ModuleModel, seeded
-from coterie.learn.params import stack
-from coterie.learn.per_example import clipped_gradient
+from coterie.learn.params import flatten, stack
+from coterie.learn.per_example import clipped_gradient, whole_gradient
+from coterie.learn.whole import step_of
 
 
 class Tied(nn.Module):
@@ -167,6 +168,24 @@ def test_equals_micro_batches(name: str, clip: float) -> None:
     expected = clipped_sum(module, leaves, x, y, weights, clip)
     for leaf, value in expected.items():
         torch.testing.assert_close(found[leaf], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("clip", [0.3, 1e3])
+def test_whole_gradients_equal_micro_batches(name: str, clip: float) -> None:
+    """An example's weight scales its loss, before its gradient is clipped."""
+    build, draw, _ = CASES[name]
+    module, x, y = problem(build, draw)
+    leaves, units = leaves_of(module), 1 << 40
+    weights = torch.tensor([0.5, 1.0, 0.0, 0.1, 0.2, 0.3, 0.0, 1.5, 0.7])
+    found = torch.from_numpy(whole_gradient(module, leaves, x, y, weights, clip, units, len(x)))
+    expected = torch.zeros(len(found))
+    for spot in weights.nonzero().flatten().tolist():
+        one, weight = slice(spot, spot + 1), float(weights[spot])
+        expected += weight * flatten(clipped_sum(module, leaves, x[one], y[one], torch.ones(1), clip / weight), 0)
+    assert torch.equal(found, found.round())
+    step = step_of(clip, units, len(found), torch.float64)
+    torch.testing.assert_close(found.float() * step, expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)

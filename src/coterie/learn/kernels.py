@@ -176,6 +176,43 @@ def round_rows(
             squares[row] = total
 
 
+TILE, LANES = 2048, 16
+"""Columns that stay in the nearest cache while all examples pass; sums that a processor adds to at the same time."""
+
+
+@compiled
+def add_whole_outer(
+    left: NDArray[np.floating], right: NDArray[np.floating], factors: NDArray[np.float64], total: NDArray[np.float64]
+) -> None:
+    """total (p, q) += rint(factor * left * right) of each example, whose left (p,) and right (q,) are rows of these."""
+    for start in range(0, right.shape[1], TILE):
+        for row in range(left.shape[1]):
+            own = total[row, start : start + TILE]
+            for example in range(len(left)):
+                factor, given = factors[example] * np.float64(left[example, row]), right[example, start : start + TILE]
+                for column in range(len(own)):
+                    own[column] += np.rint(factor * np.float64(given[column]))
+
+
+@compiled
+def squares_in_double(rows: NDArray[np.floating], out: NDArray[np.float64]) -> None:
+    """The squared norm of each row, in an order of operations that the rows' length alone decides."""
+    whole = rows.shape[1] // LANES * LANES
+    for row in range(len(rows)):
+        sums = np.zeros(LANES)
+        for start in range(0, whole, LANES):
+            for lane in range(LANES):
+                entry = np.float64(rows[row, np.uint64(start + lane)])
+                sums[lane] += entry * entry
+        squared = 0.0
+        for lane in range(LANES):
+            squared += sums[lane]
+        for column in range(whole, rows.shape[1]):
+            entry = np.float64(rows[row, column])
+            squared += entry * entry
+        out[row] = squared
+
+
 @compiled
 def add_about(
     x: NDArray[np.float32],

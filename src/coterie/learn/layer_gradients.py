@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import group_norm, layer_norm, unfold
 
+from coterie.learn.whole_pieces import OuterProducts, Piece, ScatteredRows
+
 BUILT_ENTRIES = 1 << 26  # per-example gradients of one layer that may be built at once: 256 MiB
 
 
@@ -29,8 +31,8 @@ class Part(ABC):
         """The sums over examples, each times its scale, by leaf."""
 
     @abstractmethod
-    def built(self) -> dict[str, Tensor]:
-        """Every example's gradient in full, leaves (examples, ...): for few examples."""
+    def pieces(self) -> dict[str, Piece]:
+        """Every example's gradient, by leaf, for an exact sum: for few examples."""
 
 
 @dataclass
@@ -45,8 +47,8 @@ class Built(Part):
     def weighted(self, scales: Tensor) -> dict[str, Tensor]:
         return {name: (scales.unsqueeze(0) @ grad.flatten(1)).view(grad.shape[1:]) for name, grad in self.grads.items()}
 
-    def built(self) -> dict[str, Tensor]:
-        return self.grads
+    def pieces(self) -> dict[str, Piece]:
+        return {name: OuterProducts.rows(grad) for name, grad in self.grads.items()}
 
 
 @dataclass
@@ -73,9 +75,13 @@ class Outer(Part):
         sums = {self.weight: scaled.T @ self.given.flatten(0, 1)}
         return sums | {self.bias: scaled.sum(0)} if self.bias else sums
 
-    def built(self) -> dict[str, Tensor]:
-        grads = {self.weight: torch.bmm(self.delta.transpose(1, 2), self.given)}
-        return grads | {self.bias: self.delta.sum(1)} if self.bias else grads
+    def pieces(self) -> dict[str, Piece]:
+        if self.given.shape[1] == 1:
+            weight = OuterProducts(self.delta.flatten(1), self.given.flatten(1))
+        else:
+            weight = OuterProducts.rows(torch.bmm(self.delta.transpose(1, 2), self.given))
+        pieces: dict[str, Piece] = {self.weight: weight}
+        return pieces | ({self.bias: OuterProducts.rows(self.delta.sum(1))} if self.bias else {})
 
 
 def gram_product(given: Tensor, delta: Tensor) -> Tensor:
@@ -110,8 +116,8 @@ class GhostConvolution(Part):
         sums = {self.names["weight"]: _convolution_weight_gradient(self.layer, self.given, scaled, 1)}
         return sums | {self.names["bias"]: scaled.sum((0, 2, 3))} if "bias" in self.names else sums
 
-    def built(self) -> dict[str, Tensor]:
-        return _built_convolution(self.layer, self.names, self.given, self.delta)
+    def pieces(self) -> dict[str, Piece]:
+        return Built(_built_convolution(self.layer, self.names, self.given, self.delta)).pieces()
 
 
 @dataclass
@@ -124,18 +130,21 @@ class Rows(Part):
     delta: Tensor  # (examples, positions, width)
 
     def squared(self) -> Tensor:
-        same = self.tokens.unsqueeze(1) == self.tokens.unsqueeze(2)  # rows of one token add up before they are squared
-        return (torch.bmm(self.delta, self.delta.transpose(1, 2)) * same).sum((1, 2))
+        products = torch.bmm(self.delta, self.delta.transpose(1, 2))
+        return (products * self._same()).sum((1, 2))  # rows of one token add up before they are squared
 
     def weighted(self, scales: Tensor) -> dict[str, Tensor]:
         scaled = (self.delta * scales.view(-1, 1, 1)).flatten(0, 1)
         return {self.name: scaled.new_zeros(self.shape).index_add_(0, self.tokens.flatten(), scaled)}
 
-    def built(self) -> dict[str, Tensor]:
-        examples, words = len(self.tokens), self.shape[0]
-        places = (self.tokens + words * torch.arange(examples).unsqueeze(1)).flatten()
-        rows = self.delta.new_zeros(examples * words, self.shape[1]).index_add_(0, places, self.delta.flatten(0, 1))
-        return {self.name: rows.view(examples, *self.shape)}
+    def pieces(self) -> dict[str, Piece]:
+        """A token's whole row where it comes first: an example is rounded once."""
+        same = self._same()
+        first = ~same.tril(-1).any(2, keepdim=True)
+        return {self.name: ScatteredRows(self.tokens, torch.bmm(same.to(self.delta.dtype), self.delta) * first)}
+
+    def _same(self) -> Tensor:
+        return self.tokens.unsqueeze(1) == self.tokens.unsqueeze(2)
 
 
 Names = dict[str, str]  # a layer's own name of a leaf -> the module's
@@ -165,7 +174,8 @@ def _built_convolution(layer: nn.Conv2d, names: dict[str, str], given: Tensor, d
 
 
 def _convolution_weight_gradient(layer: nn.Conv2d, given: Tensor, delta: Tensor, copies: int) -> Tensor:
-    weight = layer.weight.detach().expand(copies, *layer.weight.shape).reshape(-1, *layer.weight.shape[1:])
+    rows, *others = layer.weight.shape
+    weight = layer.weight.new_empty(copies * rows, *others)  # what it holds is not looked at
     settings = (layer.stride, layer.padding, layer.dilation, False, [0, 0], copies * layer.groups)
     gradient: Tensor = torch.ops.aten.convolution_backward(delta, given, weight, None, *settings, [False, True, False])[
         1

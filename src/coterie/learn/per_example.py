@@ -17,16 +17,19 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import linear
 
 from coterie.learn.exact_gradients import TRIALS, stands_alone
 from coterie.learn.layer_gradients import BUILT_ENTRIES, RULES, Names, Outer, Part, understood
-from coterie.learn.params import Layout, Params, flatten, map_leaves
+from coterie.learn.params import Layout, Params, map_leaves
 from coterie.learn.targets import targets
-from coterie.learn.whole import precision_for, whole_rows
+from coterie.learn.whole import radius
+from coterie.learn.whole_pieces import OuterProducts, Piece, add_up
 
 TRIAL_TOLERANCE = 1e-3
 
@@ -62,71 +65,79 @@ def one_by_one(module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights:
 
 
 BLOCKS = (8, 16, 32)
-"""Examples whose gradients are built at once for an exact sum: the first of these in which rows stand alone, for small
-products may be rounded otherwise in every second row. Public: results of another number are other bits."""
+"""Examples that are passed at once for an exact sum: of one number, for in another the same rows are rounded otherwise,
+and one in which rows stand alone, for small products may be rounded otherwise in every second row."""
 
 TRIED_NUMBERS = 1 << 25
 """In all trials of a block: large models are tried less often, at least four times."""
 
 
 def whole_gradient(
-    module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights: Tensor, clip: float, units: int
-) -> Tensor:
-    """The sum of ``whole_rows`` of the examples' weighted gradients, (length,) float64.
+    module: nn.Module, leaves: Params, x: Tensor, y: Tensor, weights: Tensor, clip: float, units: int, width: int
+) -> NDArray[np.float64]:
+    """The sum of the examples' weighted gradients, clipped, in whole numbers, (length,).
 
-    Each row is a function of its own example: gradients are built in blocks of one size, if there is one on this
-    machine in which rows stand alone, and else one by one. A gradient that is not finite counts as zero.
+    Each example's is a function of itself and no longer than ``units``: gradients are found in blocks of one size, if
+    there is one on this machine in which rows stand alone, and else one by one. A gradient that is not finite counts as
+    zero. Batches have a public ``width``.
     """
-    kept = (weights != 0).nonzero().flatten()
-    length = Layout.of(leaves).length
-    total, precision = torch.zeros(length, dtype=torch.float64), precision_for(length)
-    size = _block(module, leaves, x, y)
+    kept, layout = (weights != 0).nonzero().flatten(), Layout.of(leaves)
+    total, inner = np.zeros(layout.length), radius(units, layout.length, torch.float64)
+    totals = {name: total[span] for name, span in layout.spans.items()}
+    size = _block(module, leaves, x, y, width)
     for places in kept.split(size):
-        block = torch.cat([places, places[:1].expand(size - len(places))])  # filled up with what is then left out
-        rows = _gradient_rows(module, leaves, x[block], y[block])[: len(places)] * weights[places].unsqueeze(1)
-        total += whole_rows(rows.to(precision), clip, units, cleared=True).sum(0, dtype=torch.float64)
+        block = torch.cat([places, places[:1].expand(size - len(places))])  # filled up with what has no weight
+        own = torch.cat([weights[places], weights.new_zeros(size - len(places))]).double().numpy()
+        add_up(_pieces(module, leaves, x[block], y[block]), own, clip, inner, totals)
     return total
 
 
-def _gradient_rows(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> Tensor:
-    """(examples, length): each example's gradient, in the order of the leaves."""
+def _pieces(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str, Piece]:
+    """Each example's gradient, by leaf; of a leaf that is missing, zero."""
     if len(x) == 1:
-        return flatten(_plain(module, leaves, x, y), leading=0).unsqueeze(0)
-    found: dict[str, Tensor] = {}
+        return {name: OuterProducts.rows(grad.unsqueeze(0)) for name, grad in _plain(module, leaves, x, y).items()}
+    pieces: dict[str, Piece] = {}
     for part in _trace(module, leaves, x, y).values():
-        found |= part.built()
-    zeros = {name: leaf.new_zeros(len(x), *leaf.shape) for name, leaf in leaves.items() if name not in found}
-    return flatten({name: found[name] if name in found else zeros[name] for name in leaves})
+        pieces |= part.pieces()
+    return pieces
 
 
-def _block(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor) -> int:
-    """Tried once for a module and shape, on random examples, without dropout, which is drawn by the row."""
-    key = (tuple(like.shape[1:]), torch.get_num_threads())
+def _numbers(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> Tensor:
+    """(examples, ...): those that gradients follow from."""
+    return torch.cat([piece.numbers() for piece in _pieces(module, leaves, x, y).values()], 1)
+
+
+def _block(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor, width: int) -> int:
+    """Tried once for a module and shape, on random examples, without dropout, which is drawn by the row.
+
+    As few as there may be: a drawn batch fills about two thirds of its public width.
+    """
+    best = next((size for size in BLOCKS if 3 * size >= 2 * width), BLOCKS[-1])
+    key = (tuple(like.shape[1:]), torch.get_num_threads(), best)
     tried = _alone.setdefault(module, {})
     if key not in tried:
         x, y = _made_up(like, 2, torch.Generator().manual_seed(0)), targets(like_y).made_up(2, like_y)
-        length = Layout.of(leaves).length
-        sizes = [size for size in BLOCKS if size == BLOCKS[0] or size * length <= BUILT_ENTRIES]
         with _without_dropout(module):
-            traced = _traceable(module, leaves, x, y)
-            fitting = (size for size in sizes if traced and _stands_alone(module, leaves, like, like_y, size))
-            tried[key] = next(fitting, 1)
+            sizes = [best, *(size for size in BLOCKS if size != best)] if _traceable(module, leaves, x, y) else []
+            own = _numbers(module, leaves, x, y).shape[1] if sizes else 0
+            small = (size for size in sizes if size == BLOCKS[0] or size * own <= BUILT_ENTRIES)
+            tried[key] = next((size for size in small if _stands_alone(module, leaves, like, like_y, size, own)), 1)
     return tried[key]
 
 
-def _stands_alone(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor, size: int) -> bool:
-    y, own = targets(like_y).made_up(size, like_y), size * Layout.of(leaves).length
-    rows = torch.empty(0)
+def _stands_alone(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor, size: int, own: int) -> bool:
+    """``own`` is how many numbers an example has."""
+    y, rows = targets(like_y).made_up(size, like_y), torch.empty(0)
 
     def drawn(draws: torch.Generator) -> Tensor:
         nonlocal rows
         rows = _made_up(like, size, draws)
         return torch.arange(size).unsqueeze(0)
 
-    def gradients(order: Tensor) -> Tensor:
-        return _gradient_rows(module, leaves, rows[order[0]], y[order[0]]).unsqueeze(0)
+    def numbers(order: Tensor) -> Tensor:
+        return _numbers(module, leaves, rows[order[0]], y[order[0]]).unsqueeze(0)
 
-    return stands_alone(gradients, drawn, max(4, min(TRIALS, TRIED_NUMBERS // own)))
+    return stands_alone(numbers, drawn, max(4, min(TRIALS, TRIED_NUMBERS // (size * own))))
 
 
 def _made_up(like: Tensor, count: int, draws: torch.Generator) -> Tensor:
@@ -266,7 +277,7 @@ def _unrolled_gru(
 # -- whether that may be relied on ------------------------------------------------------------------------------------
 
 _trusted: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-_alone: WeakKeyDictionary[nn.Module, dict[tuple[tuple[int, ...], int], int]] = WeakKeyDictionary()
+_alone: WeakKeyDictionary[nn.Module, dict[tuple[tuple[int, ...], int, int], int]] = WeakKeyDictionary()
 
 
 @contextmanager

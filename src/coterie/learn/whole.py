@@ -53,14 +53,6 @@ def radius(units: int, length: int, dtype: torch.dtype) -> float:
     return inner
 
 
-MOST_IN_SINGLE = 1 << 20
-"""Entries of a row beyond which single precision would take more than a sixteenth off its bound."""
-
-
-def precision_for(length: int) -> torch.dtype:
-    return torch.float32 if length <= MOST_IN_SINGLE else torch.float64
-
-
 def row_factors(rows: Tensor, bound: float, inner: float, cleared: bool = False) -> Tensor:
     """What scales each row so that ``bound`` becomes ``inner`` and nothing is longer, (rows,) of the rows' dtype."""
     return torch.from_numpy(inner / np.maximum(lengths(rows, cleared), bound)).to(rows.dtype)

@@ -23,7 +23,7 @@ from torch.func import functional_call
 from coterie.errors import InvalidInput, require
 from coterie.learn.params import Layout, Params, pick, stack
 from coterie.learn.targets import targets
-from coterie.learn.whole import SINGLE_UNITS, precision_for, step_of
+from coterie.learn.whole import SINGLE_UNITS, step_of
 from coterie.rng import KEY_BYTES, Secrets
 
 
@@ -216,18 +216,16 @@ class ModuleModel(Model):
         return max(1 << 15, math.ceil(64 * math.sqrt(length))), SINGLE_UNITS
 
     def whole_gradients(self, params: Params, batch: Batch, clip: float, units: int, width: int) -> WholeSums:
-        """Each example's gradient is built, a few at a time, put on the grid, and added up in double precision."""
+        """Each example's gradient is found, a few at a time, put on the grid, and added up in double precision."""
         from coterie.learn.per_example import whole_gradient
 
         module, sums = built(self), []
         module.train()
         for client, weights in enumerate(batch.weights * batch.divisors.unsqueeze(1)):
-            leaves = {name: leaf[client].detach() for name, leaf in params.items()}
+            leaves, x, y = pick(params, client), batch.x[client], batch.y[client]
             with drawing(batch.seeds[client]) if batch.seeds else nullcontext():
-                found = whole_gradient(module, leaves, batch.x[client], batch.y[client], weights, clip, units)
-            sums.append(found.numpy())
-        length = Layout.of(params, leading=1).length
-        worth = step_of(clip, units, length, precision_for(length))
+                sums.append(whole_gradient(module, leaves, x, y, weights, clip, units, width))
+        worth = step_of(clip, units, Layout.of(params, leading=1).length, torch.float64)
         return WholeSums([[total] for total in sums], iter(sums), worth)
 
     @staticmethod
