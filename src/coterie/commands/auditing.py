@@ -15,9 +15,10 @@ from rich.text import Text
 from coterie.audit.case import MOST_SEEDS, Subject, parse, read
 from coterie.audit.engine import admitted, audit
 from coterie.audit.frontier import beside, frontier, sweeping
+from coterie.audit.launching import Fitted
 from coterie.audit.plugins import find
 from coterie.audit.recorded import open_recording
-from coterie.audit.starter import Fitted, Wishes, fitted
+from coterie.audit.starter import Wishes, fitted
 from coterie.commands.progress import following
 from coterie.errors import InvalidInput, require_count
 from coterie.files import write_atomically
@@ -46,6 +47,8 @@ def init(path: Path, data: Path | None = None, wishes: Wishes | None = None) -> 
     if path.exists():
         raise InvalidInput(f"{path} exists already; name another file")
     said = wishes.said if wishes else {}
+    if data is None and wishes and wishes.epsilon is not None:
+        raise InvalidInput("--epsilon is for data of yours. Name them: coterie init --data FILE --epsilon ...")
     if data is None and said:
         raise InvalidInput(f"{shlex.join(said)} is about columns of what file? Name it: coterie init --data FILE ...")
     found = Fitted(example_text()) if data is None else fitted(data, wishes)

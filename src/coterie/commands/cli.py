@@ -62,12 +62,15 @@ def init(
     asked: Annotated[
         str | None, typer.Option("--property", help="What is sensitive: COLUMN=VALUE, or COLUMN>NUMBER.")
     ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Propose FedAvg under DP-SGD with so much noise that it proves this epsilon.")
+    ] = None,
 ) -> None:
     """Write a commented configuration to audit: of your own data, or an example."""
     from coterie.audit.starter import Wishes
     from coterie.commands import auditing as session
 
-    session.init(path, data, Wishes(label, clients, asked))
+    session.init(path, data, Wishes(label, clients, asked, epsilon))
 
 
 @app.command(rich_help_panel=OWN)

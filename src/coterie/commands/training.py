@@ -135,6 +135,8 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
     if promise := replace(case, simulated=outcome.simulated).promise:
         used = case.spent(outcome.ledger)
         console.print(f"privacy: {promise.claim}" + (f"; {ledger(used)}" if used is not None else ""), soft_wrap=True)
+        for one in promise.guarantee.attainable:
+            console.print(f"attainable: {one}", soft_wrap=True)
     scores = outcome.scores
     if recording:
         asked = folder.record.get("property")
