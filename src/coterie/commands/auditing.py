@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 import tomllib
 import webbrowser
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from coterie.audit.plugins import find
 from coterie.audit.recorded import open_recording
 from coterie.audit.starter import Wishes, fitted
 from coterie.commands.progress import following
-from coterie.errors import InvalidInput, require_count
+from coterie.errors import CannotWrite, InvalidInput, require_count
 from coterie.files import write_atomically
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
@@ -45,7 +46,7 @@ def subject_of(path: Path | None) -> Subject:
 
 def init(path: Path, data: Path | None = None, wishes: Wishes | None = None) -> None:
     if path.exists():
-        raise InvalidInput(f"{path} exists already; name another file")
+        raise InvalidInput(f"{path} exists already; name another file, as in `coterie init other.toml ...`")
     said = wishes.said if wishes else {}
     if data is None and wishes and wishes.epsilon is not None:
         raise InvalidInput("--epsilon is for data of yours. Name them: coterie init --data FILE --epsilon ...")
@@ -83,6 +84,15 @@ class Changes:
         return seeds + [word for option, names in options.items() for name in names for word in (option, name)]
 
 
+def _require_writable(place: Path) -> None:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise CannotWrite(f"cannot write in {place}: {error.strerror}; name another folder with --folder") from error
+
+
 @dataclass(frozen=True)
 class Wanted:
     """In which form the result is wanted, and whether kept results will do."""
@@ -113,6 +123,7 @@ def run_audit(
         subject.rehearse()
         sweeping(subject, *admitted(subject))
     place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
+    _require_writable(place)  # or minutes of work would end in nothing
     words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else []), *changes.words]
     words += ["--recorded", str(recorded)] if recorded else []
     with following("attacking what was recorded" if recorded else "auditing", console) as tell:

@@ -282,7 +282,9 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise InvalidInput(
             f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet; save a spreadsheet as CSV"
         )
-    require(len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1")
+    require(
+        len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1, below a line of column names; is it a table?"
+    )
     return frame
 
 
