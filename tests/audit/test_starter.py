@@ -287,7 +287,7 @@ def test_separators_encodings_keys_dates_clients_and_what_is_sensitive_are_seen(
 def test_what_the_user_says_is_done(tmp_path: Path) -> None:
     path = hospital(tmp_path)
 
-    def asked(**wishes: str) -> Subject:
+    def asked(**wishes: Any) -> Subject:
         return parse(tomllib.loads(fitted(path, Wishes(**wishes)).text), "written")
 
     by_gender = asked(label="site", clients="gender", sensitive="outcome=krank")

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from coterie.commands import clustering, deploying
+from coterie.audit.starter import Wishes
+from coterie.commands import auditing, clustering, deploying, training
+from coterie.commands.cli import how_to_go_on
 from coterie.deploy.keys import GROUP
-from coterie.errors import DataMissing, InvalidInput
+from coterie.errors import CannotWrite, DataMissing, InvalidInput
 
 
 def test_a_key_for_a_group_needs_somebody_to_share_it(tmp_path: Path) -> None:
@@ -48,3 +50,34 @@ def test_deploying_without_flower_says_what_to_install(tmp_path: Path, arguments
     assert done.stderr.count("\n") == 1
     assert "Flower is not installed" in done.stderr
     assert "[deploy]" in done.stderr
+
+
+def test_who_stops_what_begins_anew_is_told_what_goes_on() -> None:
+    """With --fresh the same command would throw away what was finished."""
+    told = how_to_go_on(["audit", "my file.toml", "--fresh"])
+    assert told == "what was finished is kept, and this command goes on: coterie audit 'my file.toml'"
+    assert "and the same command goes on: coterie audit f.toml" in how_to_go_on(["audit", "f.toml"])
+
+
+def test_a_folder_that_nothing_can_be_written_in_is_named_before_anything_is_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotWrite, match=r"cannot write in .*file/.*; name another folder with --folder"):
+        auditing.run_audit(None, tmp_path / "file")
+
+
+def test_a_folder_of_data_sets_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(DataMissing, match=r"--folder=.*dta is no folder; did you mean '.*data'\? name the one"):
+        training.list_data(tmp_path / "dta")
+
+
+@pytest.mark.parametrize("module", ["coterie", "coterie.commands.cli"])
+def test_python_runs_it_as_a_module(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_an_epsilon_without_data_of_ones_own_is_asked_what_for(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"--epsilon is for data of yours. Name them: coterie init --data FILE"):
+        auditing.init(tmp_path / "f.toml", None, Wishes(epsilon=3.0))

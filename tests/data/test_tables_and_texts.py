@@ -253,6 +253,10 @@ def test_a_column_is_measured_by_public_numbers_where_they_are_given(tmp_path: P
         Table(path, label="branch", predicts="numbers", drop=("constant",), scale={"age": (30.0, 10.0)}),
     ):
         assert "mean and deviation of its columns" in table.load().elsewhere
+    guessed = Table(path, label="income", scale=scale, scale_guessed=True).load()  # which whoever guessed it has said
+    assert "guessed from all rows" in guessed.elsewhere
+    assert torch.equal(guessed.x, public.x)
+    assert public.known == "the numbers of [data] scale and which values 'town', 'member', 'income' may have"
     people().assign(age=[20, 30, 40, 50_000]).to_csv(path, index=False)
     assert torch.equal(Table(path, label="income", scale=scale).load().x[:3], public.x[:3])
     for wrong, message in (

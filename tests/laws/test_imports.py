@@ -35,6 +35,7 @@ ORDER = (
     "bench",
     "deploy",
     "commands",
+    "__main__",
 )
 """A room may import those before it, unless ``NARROWER`` says less."""
 

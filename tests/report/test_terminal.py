@@ -17,7 +17,8 @@ from coterie.measure.findings import AuditResult, Check, Finding, Limit, over_se
 from coterie.measure.headline import brief_of, judged
 from coterie.measure.intervals import Interval, Sample
 from coterie.measure.verdicts import Verdict
-from coterie.privacy.guarantee import Guarantee, Level, Trust
+from coterie.privacy.guarantee import Attainable, Guarantee, Level, Trust
+from coterie.report.decision import next_steps
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
 from coterie.report.terminal import HEAT, LINES, leak_lines, picture, show
@@ -97,6 +98,20 @@ def test_where_no_epsilon_is_claimed_none_is_called_unrefuted() -> None:
         text = printed(replace(sample(), as_configured=[row]), width=250)
         assert words in text
         assert ("not refuted" in text) == (stated < math.inf)
+
+
+def test_what_could_be_proven_has_a_line_of_its_own_and_is_no_claim() -> None:
+    proven = Guarantee(2.5, 1e-5, Level.RECORD, Trust.LOCAL_NOISE).against_onlookers()
+    said = Guarantee.none("the choice leaks", Level.RECORD, Trust.LOCAL_NOISE)
+    said = replace(said, attainable=(Attainable(("the trainer fedavg",), proven),))
+    row = replace(sample().as_configured[0], promise=Promise(said, None, Outcome.NOT_REFUTED, ["x"]))
+    result = replace(sample(), as_configured=[row], launched="none")
+    text = printed(result, width=250)
+    assert "attainable, as Claims in the report says: (2.500, 10⁻⁵)-DP, record level, one unit added or removed" in text
+    (step,) = [step for step in next_steps(result) if "It would prove" in step]
+    assert "with the trainer fedavg (ε = 2.500)" in step
+    page = render(result)
+    assert all(words in page for words in ("Attainable: ε = 2.500 at record level", "the trainer fedavg", "No formal"))
 
 
 def test_the_colour_follows_the_leakage() -> None:

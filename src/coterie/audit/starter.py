@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from importlib import resources
+from dataclasses import dataclass, replace
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +23,16 @@ from coterie.audit.columns import (
     names_clients,
     numbers_rows,
     useless,
+)
+from coterie.audit.launching import (
+    Fitted,
+    Spread,
+    Written,
+    configuration,
+    guessed_scale,
+    one_line,
+    require_epsilon,
+    template,
 )
 from coterie.config.registry import Words
 from coterie.data.federation import Examples
@@ -69,6 +76,7 @@ class Wishes:
     label: str | None = None
     clients: str | None = None  # the column that says who holds a row
     sensitive: str | None = None  # COLUMN=VALUE, or COLUMN>NUMBER
+    epsilon: float | None = None  # which shall be proven; None: no defence is proposed
 
     @property
     def said(self) -> dict[str, str]:
@@ -76,17 +84,10 @@ class Wishes:
         return {option: value for option, value in options.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The text of a configuration, and what was chosen for it, each with its reason."""
-
-    text: str
-    chosen: Sequence[tuple[str, str]] = field(default_factory=tuple)
-
-
 def fitted(path: Path, wishes: Wishes | None = None) -> Fitted:
     """A configuration for this table, these arrays or these pictures."""
     wishes = wishes or Wishes()
+    require_epsilon(wishes.epsilon)
     if not path.exists():
         raise DataMissing(
             f"data={path} does not exist; {meant(path)}name a .csv, .parquet or .npz file, or a folder of pictures"
@@ -98,7 +99,9 @@ def fitted(path: Path, wishes: Wishes | None = None) -> Fitted:
         found = None if path.is_dir() else _best(_of_tags(examples), examples)
         chosen = [("data", _as_read(examples, path.is_dir()))]
         spread = _by_array(examples, chosen)
-        return _fitted(path, {"kind": kind, "path": str(path)}, examples, found, spread, chosen)
+        return _fitted(
+            Written(path, {"kind": kind, "path": str(path)}, wishes.epsilon), examples, found, spread, chosen
+        )
     return _of_table(path, wishes)
 
 
@@ -146,7 +149,18 @@ def _of_table(path: Path, wishes: Wishes) -> Fitted:
     if found is not None and aside:
         why = f"{found.why}; nothing is learnt from that column, which {useless(frame[found.tag])}"
         found = replace(found, option={"tags": aside}, why=why)
-    return _fitted(path, data, examples, found, _by_site(kept.dropna(), clients) if clients else None, chosen)
+    features = [name for name in kept.columns if name != label and name not in table.tags]
+    data |= _scaled(guessed_scale(kept.dropna(), features), chosen)
+    spread = _by_site(kept.dropna(), clients) if clients else None
+    return _fitted(Written(path, data, wishes.epsilon), examples, found, spread, chosen)
+
+
+def _scaled(scale: dict[str, list[float]], chosen: list[tuple[str, str]]) -> Words:
+    if not scale:
+        return {}
+    how = "put numbers there that are known without these rows, and delete scale_guessed"
+    chosen.append((f"scale of {len(scale)} columns", f"guessed from all rows, so no epsilon can be stated: {how}"))
+    return {"scale_guessed": True, "scale": scale}
 
 
 def _label(path: Path, frame: pd.DataFrame, wishes: Wishes, asked: Sequence[str], chosen: list[tuple[str, str]]) -> str:
@@ -177,15 +191,6 @@ def _likely_label(path: Path, frame: pd.DataFrame) -> tuple[str, str]:
     raise InvalidInput(f"say which column of {path.name} is to be learnt: --label {of}")
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How rows come to clients: the table of ``[partition]``, in words, and how many clients and clusters there are."""
-
-    said: str
-    clients: int
-    clusters: int
-
-
 def _by_site(frame: pd.DataFrame, site: str) -> Spread:
     """A client is a site, with the rows that it really holds."""
     sizes = frame[site].value_counts()
@@ -196,7 +201,7 @@ def _by_site(frame: pd.DataFrame, site: str) -> Spread:
         clients,
         f"must be 2 at least; is {site!r} the column?",
     )
-    words = f"# A client is a value of {_one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
+    words = f"# A client is a value of {one_line(site)}: {clients} of them have {LEAST_OF_A_SITE} rows or more."
     table = {"kind": "by_tag", "tag": site, "minimum": LEAST_OF_A_SITE}
     return Spread(f"{words}\n[partition]\n{toml.entries(table)}", clients, min(MOST_SETS, max(2, clients // 4)))
 
@@ -216,8 +221,7 @@ def _by_array(examples: Examples, chosen: list[tuple[str, str]]) -> Spread | Non
 def _by_labels(examples: Examples) -> Spread:
     sets = min(examples.classes, MOST_SETS)
     clients = sets * min(4, max(2, len(examples) // (ROWS_A_CLIENT * sets)))
-    template = Template(resources.files("coterie.audit").joinpath("label_sets.toml").read_text())
-    return Spread(template.substitute(sets=sets, clients=clients).strip(), clients, sets)
+    return Spread(template("label_sets.toml").substitute(sets=sets, clients=clients), clients, sets)
 
 
 def _clients(
@@ -276,13 +280,13 @@ def _number(text: str, asked: str) -> float:
 
 
 def _fitted(
-    path: Path,
-    data: Words,
+    written: Written,
     examples: Examples,
     found: Property | None,
     spread: Spread | None,
     chosen: list[tuple[str, str]],
 ) -> Fitted:
+    data = written.data
     columns = data["kind"] == "table"
     if spread is None:
         spread = _by_labels(examples)
@@ -293,7 +297,7 @@ def _fitted(
         tags = list(dict.fromkeys([*data.get("tags", []), *found.option.get("tags", [])]))
         data = {**data, **found.option, **({"tags": tags} if tags else {})}
         learnt = " The column is learnt from, too." if {"keep", "above"} & found.option.keys() else ""
-        words = f"# What a curious client would like to know of another's rows: {_one_line(found.says)}.{learnt}"
+        words = f"# What a curious client would like to know of another's rows: {one_line(found.says)}.{learnt}"
         asked = f"{words}\nproperty = {toml.value_of({'tag': found.tag, 'value': found.value})}"
         chosen.append((f"property {found.says!r}", found.why))
     else:
@@ -302,30 +306,7 @@ def _fitted(
         rest = f"no {'column' if columns else 'further array'} has a value that {common}{option}"
         nothing = "nothing is known of an example but its class"
         chosen.append(("no property", rest if columns or examples.tags else nothing))
-    template = Template(resources.files("coterie.audit").joinpath("starter.toml").read_text())
-    text = template.substitute(
-        path=_one_line(path.name),
-        about=describe(examples),
-        chosen="\n".join(f"#   {_one_line(what)}: {_one_line(why)}" for what, why in chosen),
-        name=toml.value_of(_run_name(path.stem)),
-        data=toml.entries(data),
-        partition=spread.said,
-        clusters=spread.clusters,
-        batch=32 if len(examples) >= 50 * spread.clients else 16,
-        property=asked,
-    )
-    return Fitted(text, tuple(chosen))
-
-
-def _run_name(stem: str) -> str:
-    """A folder is named after it."""
-    clean = re.sub(r"[^\w .+,=()-]", "_", stem)[:60].strip()
-    return clean if re.match(r"\w", clean) else f"data{clean}"
-
-
-def _one_line(text: str) -> str:
-    """As a comment: what a file or a column is called ends no line."""
-    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "?")
+    return configuration(replace(written, data=data), examples, spread, asked, chosen)
 
 
 def _best(candidates: Iterator[Property], examples: Examples) -> Property | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 import tomllib
 import webbrowser
 from dataclasses import dataclass
@@ -15,11 +16,12 @@ from rich.text import Text
 from coterie.audit.case import MOST_SEEDS, Subject, parse, read
 from coterie.audit.engine import admitted, audit
 from coterie.audit.frontier import beside, frontier, sweeping
+from coterie.audit.launching import Fitted
 from coterie.audit.plugins import find
 from coterie.audit.recorded import open_recording
-from coterie.audit.starter import Fitted, Wishes, fitted
+from coterie.audit.starter import Wishes, fitted
 from coterie.commands.progress import following
-from coterie.errors import InvalidInput, require_count
+from coterie.errors import CannotWrite, InvalidInput, require_count
 from coterie.files import write_atomically
 from coterie.report.html import render
 from coterie.report.junit import junit_xml
@@ -44,8 +46,10 @@ def subject_of(path: Path | None) -> Subject:
 
 def init(path: Path, data: Path | None = None, wishes: Wishes | None = None) -> None:
     if path.exists():
-        raise InvalidInput(f"{path} exists already; name another file")
+        raise InvalidInput(f"{path} exists already; name another file, as in `coterie init other.toml ...`")
     said = wishes.said if wishes else {}
+    if data is None and wishes and wishes.epsilon is not None:
+        raise InvalidInput("--epsilon is for data of yours. Name them: coterie init --data FILE --epsilon ...")
     if data is None and said:
         raise InvalidInput(f"{shlex.join(said)} is about columns of what file? Name it: coterie init --data FILE ...")
     found = Fitted(example_text()) if data is None else fitted(data, wishes)
@@ -80,6 +84,15 @@ class Changes:
         return seeds + [word for option, names in options.items() for name in names for word in (option, name)]
 
 
+def _require_writable(place: Path) -> None:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise CannotWrite(f"cannot write in {place}: {error.strerror}; name another folder with --folder") from error
+
+
 @dataclass(frozen=True)
 class Wanted:
     """In which form the result is wanted, and whether kept results will do."""
@@ -110,6 +123,7 @@ def run_audit(
         subject.rehearse()
         sweeping(subject, *admitted(subject))
     place = folder / (f"{subject.name}-recorded" if recorded else subject.name)
+    _require_writable(place)  # or minutes of work would end in nothing
     words = ["coterie", "frontier" if with_frontier else "audit", *([str(path)] if path else []), *changes.words]
     words += ["--recorded", str(recorded)] if recorded else []
     with following("attacking what was recorded" if recorded else "auditing", console) as tell:

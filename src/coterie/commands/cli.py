@@ -62,12 +62,15 @@ def init(
     asked: Annotated[
         str | None, typer.Option("--property", help="What is sensitive: COLUMN=VALUE, or COLUMN>NUMBER.")
     ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Propose FedAvg under DP-SGD with so much noise that it proves this epsilon.")
+    ] = None,
 ) -> None:
     """Write a commented configuration to audit: of your own data, or an example."""
     from coterie.audit.starter import Wishes
     from coterie.commands import auditing as session
 
-    session.init(path, data, Wishes(label, clients, asked))
+    session.init(path, data, Wishes(label, clients, asked, epsilon))
 
 
 @app.command(rich_help_panel=OWN)
@@ -365,5 +368,11 @@ def how_to_go_on(arguments: list[str]) -> str:
     if command in ("train", "resume"):
         return "what was finished is kept, `coterie runs` names it and `coterie resume FOLDER` goes on"
     if command in ("audit", "frontier", "reproduce"):
-        return f"what was finished is kept, and the same command goes on: {shlex.join(['coterie', *arguments])}"
+        again = [word for word in arguments if word != "--fresh"]  # which would begin anew
+        same = "the same command" if again == arguments else "this command"
+        return f"what was finished is kept, and {same} goes on: {shlex.join(['coterie', *again])}"
     return "nothing was changed"
+
+
+if __name__ == "__main__":
+    main()

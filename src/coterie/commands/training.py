@@ -15,7 +15,8 @@ from rich.table import Table
 
 from coterie.commands.progress import following
 from coterie.config.schema import Config, asked_property, changed, parse, read
-from coterie.errors import RunDamaged, require
+from coterie.errors import DataMissing, RunDamaged, require
+from coterie.files import meant
 from coterie.measure.groups import LISTED
 from coterie.measure.utility import ACCURACY, COST, ERROR, F1, HIGHER_IS_BETTER, utility_in
 from coterie.report.markup import printable
@@ -135,6 +136,8 @@ def _run(config: Config, case: Case, folder: RunFolder) -> Line:
     if promise := replace(case, simulated=outcome.simulated).promise:
         used = case.spent(outcome.ledger)
         console.print(f"privacy: {promise.claim}" + (f"; {ledger(used)}" if used is not None else ""), soft_wrap=True)
+        for one in promise.guarantee.attainable:
+            console.print(f"attainable: {one}", soft_wrap=True)
     scores = outcome.scores
     if recording:
         asked = folder.record.get("property")
@@ -256,6 +259,8 @@ def list_data(folder: Path | None) -> None:
     """A line each, so that the list is seen at once; where to get one, and how it must lie, is asked by its name."""
     from coterie.data.catalogue import rows
 
+    if folder is not None and not folder.is_dir():
+        raise DataMissing(f"--folder={folder} is no folder; {meant(folder)}name the one that data sets lie in")
     table = Table(title="Data sets", caption="coterie data NAME: where it is published, and the files it is read from")
     for heading in ("name", "state", "what it is"):
         table.add_column(heading, overflow="fold")

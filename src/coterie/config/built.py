@@ -6,12 +6,14 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from coterie.config.attainable import within_reach
 from coterie.data.federation import Federation
+from coterie.data.lazy import shown_by
 from coterie.flow.guard import Defence
 from coterie.flow.protocol import AnyProtocol
 from coterie.learn.models.model import Model
 from coterie.measure.claims import Promise, judge_guarantee
-from coterie.privacy.guarantee import DELTA, STOPS
+from coterie.privacy.guarantee import DELTA, KNOWN, STOPS, Guarantee, Level
 from coterie.privacy.ledger import Ledger
 
 
@@ -35,8 +37,17 @@ class Case:
         said = None if facts is None else self.defence.guarantee(facts)
         if said is None:
             return None
-        leaves = (*said.leaves, STOPS) if self.stops else said.leaves
-        return judge_guarantee(replace(said, simulated=self.simulated, leaves=leaves), ())
+        if not said.proven:
+            found = within_reach(self.defence, self.protocol, self.federation, self.delta)
+            told = tuple(replace(one, guarantee=self._beside(one.guarantee)) for one in found)
+            return judge_guarantee(replace(self._beside(said), attainable=told), ())
+        return judge_guarantee(self._beside(said), ())
+
+    def _beside(self, said: Guarantee) -> Guarantee:
+        """With what this run and its data leave open."""
+        known = shown_by(self.federation).known if said.level is Level.RECORD else ""
+        leaves = (*said.leaves, *([f"{KNOWN}: {known}"] if known else []), *([STOPS] if self.stops else []))
+        return replace(said, simulated=self.simulated, leaves=leaves)
 
     def spent(self, ledger: Ledger) -> float | None:
         """By the ledger. Where no epsilon is stated, the ledger's price rests on nothing, and is none either."""

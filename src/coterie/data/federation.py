@@ -27,6 +27,7 @@ class Examples:
     vocabulary: tuple[str, ...] = ()  # the word of each token, for texts
     tag_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a tag, what its numbers stand for
     elsewhere: str = ""  # in what of other rows a record shows: noise that hides its own row does not cover that
+    known: str = ""  # what of it everybody is taken to know, whichever records there are
 
     @staticmethod
     def of(x: object, y: object, name: str = "data", **tags: object) -> Examples:

@@ -86,8 +86,20 @@ class Against:
 
 SIZES = "how many records a client has is public, and is told where clients count by their samples"
 AS_MANY = "how many records a client has is public, so what is hidden is which ones"
+KNOWN = "taken to be known to all"
 STOPS = "when the run ends follows from how well models do on clients' test rows, which no noise covers"
 SIMULATION = "simulation: reproducible noise hides nothing from whoever has the seed"
+
+
+@dataclass(frozen=True)
+class Attainable:
+    """What could be stated of the same defence, and what must change for that, in words."""
+
+    changes: tuple[str, ...]
+    guarantee: Guarantee
+
+    def __str__(self) -> str:
+        return f"with {'; '.join(self.changes)}: {self.guarantee}"
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class Guarantee:
     simulated: bool = False
     against: tuple[Against, ...] = ()  # each adversary with the epsilon that holds against it; none: not told apart
     leaves: tuple[str, ...] = ()  # what it leaves open, in words
+    attainable: tuple[Attainable, ...] = ()  # where nothing is proven: what would be, of another run
 
     def __post_init__(self) -> None:
         require(self.epsilon >= 0, "epsilon", self.epsilon, "must not be negative")

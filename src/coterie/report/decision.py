@@ -10,7 +10,16 @@ from coterie.measure.headline import broken, by_defence, judged
 from coterie.measure.verdicts import Verdict
 from coterie.report.markup import Html, element, join
 from coterie.report.parts import badge, row, table, told
-from coterie.report.values import GLYPHS, attack_name, capital, chance_of, defence_name, number, with_interval
+from coterie.report.values import (
+    GLYPHS,
+    attack_name,
+    attainable,
+    capital,
+    chance_of,
+    defence_name,
+    number,
+    with_interval,
+)
 
 KINDS = {Verdict.LEAKS: "bad", Verdict.BOUNDED: "good", Verdict.UNDECIDED: "open", Verdict.NOT_SCORED: "open"}
 HEAD = ("Adversary", "What it learns", "Verdict")
@@ -73,7 +82,7 @@ def next_steps(result: AuditResult) -> list[str]:
     """What follows from the verdict, most urgent first."""
     found = judged(result)
     served = next((one for one in result.as_configured if one.defence == result.launched), None)
-    steps = [*_about_claims(result), *_about_use(served)]
+    steps = [*_about_claims(result), *_about_use(served), *_about_epsilon(result)]
     steps += [f"{capital(str(one))} broke ({one.reason}): mend it and run the audit again." for one in broken(result)]
     for family, one in found:
         if one.verdict is Verdict.LEAKS and not one.stress:
@@ -105,6 +114,24 @@ def _about_claims(result: AuditResult) -> list[str]:
     if any(one.promise and one.promise.outcome is Outcome.VIOLATED for one in own):
         return [f"Do not launch: what {result.launched} claims is violated by measurement. Look for the mistake first."]
     return []
+
+
+def _about_epsilon(result: AuditResult) -> list[str]:
+    """Where nothing is proven, and would be with other settings: what must change, and what that is worth."""
+    rows = [(one, one.promise) for one in result.as_configured if one.promise and one.promise.guarantee.attainable]
+    own = [(one, promise) for one, promise in rows if one.defence == result.launched]
+    steps = []
+    for one, promise in (own or rows)[:1]:
+        ways = " or ".join(
+            f"with {'; '.join(way.changes)} (ε = {number(way.guarantee.epsilon)})"
+            for way in promise.guarantee.attainable
+        )
+        more = "" if own else ". `coterie init --data FILE --epsilon E` writes such a configuration"
+        steps.append(
+            f"{capital(defence_name(one.defence))} proves no epsilon here. It would prove {attainable(promise)}: "
+            f"{ways}; Claims says what that rests on{more}."
+        )
+    return steps
 
 
 def _about_use(served: Defended | None) -> list[str]:

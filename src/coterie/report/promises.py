@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from coterie.measure.claims import Outcome, Promise
 from coterie.measure.findings import UNDEFENDED, AuditResult, Defended
 from coterie.report.markup import Html, element, join
-from coterie.report.parts import grouped, measured, outcome_badge, row, section, table
+from coterie.report.parts import details, grouped, measured, outcome_badge, row, section, table
 from coterie.report.values import (
     capital,
     defence_name,
@@ -152,14 +152,31 @@ def _statement(promise: Promise) -> Html:
     said = promise.guarantee
     if not said.proven:
         stated = f" (stated: ε = {number(said.epsilon)})" if math.isfinite(said.epsilon) else ""
-        return _none(said.why_not + stated)
-    return join(
-        [
-            element("strong", f"ε = {number(said.epsilon)}"),
-            f", δ = {power(said.delta)}, {said.level.value} level",
-            *[element("span", more, class_="by") for more in (said.neighbours.value, *said.provisos)],
-        ]
-    )
+        return join([_none(said.why_not + stated), *_attainable(promise)])
+    stated = _priced(said.epsilon, said.delta, said.level.value)
+    return join([stated, *_lines([said.neighbours.value, *said.provisos])])
+
+
+def _priced(epsilon: float, delta: float, level: str) -> Html:
+    return join([element("strong", f"ε = {number(epsilon)}"), f", δ = {power(delta)}, {level} level"])
+
+
+def _lines(said: Sequence[str]) -> list[Html]:
+    return [element("span", one, class_="by") for one in said]
+
+
+def _attainable(promise: Promise) -> list[Html]:
+    """What would be proven of other runs, folded away: nobody shall take it for a claim of this one."""
+    return [
+        details(
+            f"attainable: ε = {number(one.guarantee.epsilon)} at {one.guarantee.level.value} level",
+            element("p", "What would be proven by the same defence, with"),
+            element("ul", *[element("li", change) for change in one.changes], class_="evidence"),
+            _priced(one.guarantee.epsilon, one.guarantee.delta, one.guarantee.level.value),
+            *_lines([one.guarantee.neighbours.value, one.guarantee.trust.value, *one.guarantee.provisos]),
+        )
+        for one in promise.guarantee.attainable
+    ]
 
 
 def _none(why: str) -> Html:

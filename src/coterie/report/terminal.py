@@ -19,6 +19,7 @@ from coterie.report.markup import printable
 from coterie.report.values import (
     GLYPHS,
     attack_name,
+    attainable,
     capital,
     defence_name,
     guarantee,
@@ -92,14 +93,13 @@ def served(result: AuditResult) -> list[Defended]:
 
 
 def defence_lines(found: Sequence[Defended]) -> list[Text]:
-    """Two lines a defence: whom it serves how well, and what it costs and promises."""
+    """A few lines a defence: whom it serves how well, what it costs, what it promises, and what it could."""
     lines = []
     for one in found:
         head = f"{capital(defence_name(one.defence))}: {one.utility_measure} {number(one.utility.estimate)}"
-        cost = f"  {seconds(one.seconds)} a round, {size(one.upload_bytes)} up, {size(one.memory_bytes)} memory; "
-        lines.append(
-            _text(f"{head} ({_span(one.utility)}) ") + _beside(one) + "\n" + _text(cost, "dim") + _promise(one)
-        )
+        cost = f"  {seconds(one.seconds)} a round, {size(one.upload_bytes)} up, {size(one.memory_bytes)} memory"
+        parts = [_text(f"{head} ({_span(one.utility)}) ") + _beside(one), _text(cost, "dim"), *_promise(one)]
+        lines.append(Text("\n").join(parts))
     return _section("What it serves, costs and promises", lines, DEFENCES, "defence")
 
 
@@ -110,16 +110,18 @@ def _beside(one: Defended) -> Text:
     return _text(f"beside {known}" if known else "", "dim")
 
 
-def _promise(one: Defended) -> Text:
+def _promise(one: Defended) -> list[Text]:
     promise = one.promise
     if promise is None:
-        return _text("claims nothing", "dim")
+        return [_text("  claims nothing", "dim")]
     glyph, style = OUTCOMES[promise.outcome]
     spent = "" if one.spent is None else f"; {ledger(one.spent)}"
     bound = "" if promise.lower_bound is None else f"; {lower_bound(promise)}"
+    within = attainable(promise)
+    more = [_text(f"  attainable, as Claims in the report says: {within}", "dim")] if within else []
     if promise.claims_nothing and not promise.refuted_by:
-        return _text(f"{guarantee(promise)}: no epsilon is claimed{bound}{spent}", "dim")
-    return _text(f"{glyph} {promise.verdict}: {guarantee(promise)}{bound}{spent}", style)
+        return [_text(f"  {guarantee(promise)}: no epsilon is claimed{bound}{spent}", "dim"), *more]
+    return [_text(f"  {glyph} {promise.verdict}: {guarantee(promise)}{bound}{spent}", style), *more]
 
 
 def gate_lines(result: AuditResult) -> list[Text]:

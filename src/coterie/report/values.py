@@ -128,7 +128,25 @@ def guarantee(promise: Promise) -> str:
     if math.isinf(promise.epsilon):
         return "no formal guarantee"
     stated = promise.guarantee
-    return f"({number(stated.epsilon)}, {power(stated.delta)})-DP, {stated.level.value} level"
+    return f"{_priced(promise.epsilon, stated.delta, stated.level.value)}, {stated.neighbours.value}; {_trust(promise)}"
+
+
+def _priced(epsilon: float, delta: float, level: str) -> str:
+    return f"({number(epsilon)}, {power(delta)})-DP, {level} level"
+
+
+def _trust(promise: Promise) -> str:
+    return promise.guarantee.trust.name.lower().replace("_", " ")
+
+
+def attainable(promise: Promise) -> str:
+    """What would be proven with other settings, in short: the least of it, if anything."""
+    found = promise.guarantee.attainable
+    if not found:
+        return ""
+    least = min((one.guarantee for one in found), key=lambda one: one.epsilon)
+    price = f"{_priced(least.epsilon, least.delta, least.level.value)}, {least.neighbours.value}"
+    return f"{price}, against whoever sees what clients send" if least.against else price
 
 
 def lower_bound(promise: Promise | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 X_NAMES = ("x", "X", "features", "images", "data", "x_train")
 Y_NAMES = ("y", "Y", "labels", "label", "target", "targets", "y_train")
 MOST_CLASSES, MOST_VALUES = 1000, 200
+GUESSED = (
+    "the numbers of [data] scale, which were guessed from all rows (put numbers there that are known without them, and "
+    "delete scale_guessed)"
+)
 
 
 Predicted = Literal["classes", "labels", "numbers"]
@@ -76,10 +80,10 @@ class Table(OwnFile):
 
     Numbers are standardised over all rows unless ``standardise`` is off; text and truth values become one column of
     zeros and ones a value. A record shows in all rows through their mean and deviation, so nothing can be claimed of
-    one that is standardised so: ``scale`` has public numbers in their place, (middle, width) of each column. Tags are
-    numbered in sorted order and are not features, but for those in ``keep``, which are features, too. ``above`` makes a
-    further tag of a column of numbers, 1 where it lies above the bound, and leaves it a feature. Rows with gaps raise,
-    or go with ``drop_gaps``.
+    one that is standardised so: ``scale`` has public numbers in their place, (middle, width) of each column;
+    ``scale_guessed`` says that they are none, but were guessed from the rows. Tags are numbered in sorted order and
+    are not features, but for those in ``keep``, which are features, too. ``above`` makes a further tag of a column of
+    numbers, 1 where it lies above the bound, and leaves it a feature. Rows with gaps raise, or go with ``drop_gaps``.
 
     ``predicts="numbers"``: the label columns (one or several) are measurements, standardised like features, so that an
     error of 1 is that of always answering the mean. ``"labels"``: an example may have several labels; their columns
@@ -96,6 +100,7 @@ class Table(OwnFile):
     predicts: Predicted = "classes"
     keep: tuple[str, ...] = ()
     scale: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    scale_guessed: bool = False
 
     name: ClassVar[str] = "table"
     about: ClassVar[str] = "a CSV or Parquet file of yours"
@@ -120,8 +125,23 @@ class Table(OwnFile):
             | {tag: integers(self.numbers(frame[tag]) > bound) for tag, bound in self.above.items()},
             label_names=names,
             tag_names={tag: values for tag, (_, values) in tags.items()},
-            elsewhere=READ_OFF if self.standardise and set(numbers) - set(self.scale) else "",
+            elsewhere=self.shown_in(numbers),
+            known=self.taken_to_be_known(frame, features),
         )
+
+    def shown_in(self, numbers: Sequence[str]) -> str:
+        """In what of other rows a record shows."""
+        if self.standardise and set(numbers) - set(self.scale):
+            return READ_OFF
+        return GUESSED if self.scale and self.scale_guessed else ""
+
+    def taken_to_be_known(self, frame: pd.DataFrame, features: Sequence[str]) -> str:
+        """Whoever writes a scale vouches for it; and a text that only one record has is a column of its own."""
+        scaled = ["the numbers of [data] scale"] if self.scale else []
+        texts = [name for name in features if not is_number(frame[name])]
+        texts += self.named if self.predicts != "numbers" else ()
+        listed = ", ".join(map(repr, texts))
+        return " and ".join([*scaled, *([f"which values {listed} may have"] if texts else [])])
 
     def scaled(self, name: str, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """By public numbers where they are given."""
@@ -261,7 +281,9 @@ def read_frame(path: Path) -> pd.DataFrame:
         raise InvalidInput(
             f"path={path.name} must end in .csv, .csv.gz, .csv.zip, .tsv, .txt or .parquet; save a spreadsheet as CSV"
         )
-    require(len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1")
+    require(
+        len(frame) > 0, f"rows of {path.name}", 0, "must be at least 1, below a line of column names; is it a table?"
+    )
     return frame
 
 
