@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import dp_accounting
 import numpy as np
@@ -81,6 +82,17 @@ def epsilon_of(
         return sum(_pure_epsilon(event, doubled) for event in events)
     if (total := gaussian_total(events)) is not None:
         return _gaussian_epsilon(total / doubled, delta)
+    key = (tuple(events), delta, neighbours, precision)
+    try:
+        hash(key)
+    except TypeError:  # events that hold lists of others
+        return _composed.__wrapped__(*key)
+    return _composed(*key)
+
+
+@lru_cache(maxsize=256)
+def _composed(events: tuple[DpEvent, ...], delta: float, neighbours: Neighbours, precision: float) -> float:
+    """Half a second, and the same run is priced as a claim, as a ledger and for every attack on it."""
     return float(_accountant(events, neighbours, precision).get_epsilon(delta))
 
 

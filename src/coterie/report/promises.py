@@ -167,9 +167,11 @@ def _lines(said: Sequence[str]) -> list[Html]:
 
 def _attainable(promise: Promise) -> list[Html]:
     """What would be proven of other runs, folded away: nobody shall take it for a claim of this one."""
+    several = len(promise.guarantee.attainable) > 1  # which then begin with what tells them apart
     return [
         details(
-            f"attainable: ε = {number(one.guarantee.epsilon)} at {one.guarantee.level.value} level",
+            f"attainable: ε = {number(one.guarantee.epsilon)} at {one.guarantee.level.value} level"
+            + (f", with {one.changes[0]}" if several else ""),
             element("p", "What would be proven by the same defence, with"),
             element("ul", *[element("li", change) for change in one.changes], class_="evidence"),
             _priced(one.guarantee.epsilon, one.guarantee.delta, one.guarantee.level.value),
