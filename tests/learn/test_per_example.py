@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.references.micro_batch import clipped_sum
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu_
@@ -186,6 +189,114 @@ def test_whole_gradients_equal_micro_batches(name: str, clip: float) -> None:
     assert torch.equal(found, found.round())
     step = step_of(clip, units, len(found), torch.float64)
     torch.testing.assert_close(found.float() * step, expected, rtol=1e-4, atol=1e-6)
+
+
+def without_each(module: nn.Module, x: Tensor, y: Tensor, weights: Tensor, width: int) -> None:
+    """An example that goes takes its own gradient with it, which is no longer than promised, and nothing else."""
+    leaves, units = leaves_of(module), 1 << 20
+
+    def summed(x: Tensor, y: Tensor, weights: Tensor) -> NDArray[np.float64]:
+        return whole_gradient(module, leaves, x, y, weights, 0.1, units, width)
+
+    expected = summed(x, y, weights)
+    assert np.isfinite(expected).all()
+    for spot in range(len(x)):
+        one, less = slice(spot, spot + 1), weights.clone()
+        less[spot] = 0
+        own = summed(x[one], y[one], weights[one])
+        assert np.array_equal(expected - summed(x, y, less), own)
+        assert np.square(own).sum() <= units**2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hostile_examples_move_nothing_but_their_own(name: str) -> None:
+    """Not finite, as large or as small as floats are, one token all along, under weights of every kind."""
+    module, x, y = problem(*CASES[name][:2])
+    if x.is_floating_point():
+        x[0], x[1], x[2], x[3] = math.nan, x[1] * 1e30, x[2] * 1e-42, 3e38
+        x[4].view(-1)[0] = -math.inf
+    else:
+        x[0], x[1] = x[0, 0], 0
+    without_each(module, x, y, torch.tensor([1.0, 7.0, 1e-45, 1e38, -3.0, math.nan, math.inf, 0.5, 1.5]), 24)
+
+
+class Mixing(nn.Module):
+    """Each example's outputs hang on all examples, wherever the first layer says anything at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.first(x)
+        return self.head(torch.tanh(hidden - hidden.mean(0)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "build", [Mixing, lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)), CASES["linear"][0]]
+)
+@pytest.mark.parametrize("factor", [0.0, 1e-30, 1e30])
+def test_the_first_model_does_not_choose_the_block(build: Callable[[], nn.Module], factor: float) -> None:
+    """Under weights of zero no rows differ, whatever is done to them: a server might begin with these."""
+    sizes = []
+    for first in (1.0, factor):
+        module, x, y = problem(build, pictures(*((6,) if build is CASES["linear"][0] else (5,))))
+        y, ones = y.remainder(2), torch.ones(9)
+        whole_gradient(module, {name: first * leaf for name, leaf in leaves_of(module).items()}, x, y, ones, 1, 1000, 9)
+        sizes.append(per_example._alone[module])
+        without_each(module, x, y, ones, 9)
+    assert sizes[0] == sizes[1]
+
+
+class Remembers(nn.Module):
+    """What an example leaves behind in a buffer, the next finds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(5, 3)
+        self.seen: Tensor
+        self.register_buffer("seen", torch.zeros(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += x.detach().mean(0)
+        return self.head(x + self.seen)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("fill", [Remembers, lambda: nn.BatchNorm2d(2, affine=False), lambda: Noticing()])
+def test_what_training_alone_mixes_is_found(fill: Callable[[], nn.Module]) -> None:
+    """The trial is made as in training: at rest, a normalisation by the batch keeps examples apart."""
+    module, x, y = problem(
+        lambda: fill() if fill is Remembers else nn.Sequential(fill(), nn.Flatten(), nn.Linear(18, 3)),
+        pictures(*((5,) if fill is Remembers else (2, 3, 3))),
+    )
+    x[0] *= 1000
+    before = [buffer.clone() for buffer in module.buffers()]
+    without_each(module, x, y, torch.ones(9), 9)
+    assert all(torch.equal(*pair) for pair in zip(before, module.buffers(), strict=True))
+
+
+class Noticing(nn.Module):
+    """Scales by the largest of all, in training only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.abs().amax() if self.training else x
+
+
+def test_nobody_drawn_and_a_leaf_without_axes() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(6, 3)
+            self.scale = nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale * self.head(x)  # type: ignore[no-any-return]
+
+    module, x, y = problem(Scaled, pictures(6))
+    without_each(module, x[:2], y[:2], torch.ones(2), 9)
+    for rows in (slice(0, 0), slice(0, 9)):
+        none = torch.zeros(len(x[rows]))
+        assert not whole_gradient(module, leaves_of(module), x[rows], y[rows], none, 1.0, 1000, 9).any()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -102,3 +102,29 @@ def test_what_is_not_finite_counts_as_zero(lost: float, where: str) -> None:
         case _:
             weights[2] = lost
     assert torch.equal(summed(pieces, weights, 1.0, 1000, 3, 7), others)
+
+
+@pytest.mark.parametrize("entries", [(1e-163, 3e153), (1e-170, 1.0), (1e-90, 1e-90), (1e160, 1e-160), (1e-45, 3e38)])
+@pytest.mark.parametrize("weight", [1.0, 1e170, 1e300])
+@pytest.mark.parametrize("clip", [2.0**-50, 1.0])
+def test_no_square_is_lost_where_leaves_are_in_double_precision(
+    entries: tuple[float, float], weight: float, clip: float
+) -> None:
+    """Of doubles, squares and products of squares may be zero where the gradient is longer than the bound."""
+    left, right = (torch.full((1, 4), entry, dtype=torch.float64) for entry in entries)
+    rows = ScatteredRows(torch.tensor([[1, 0]]), right.view(1, 2, 2))
+    totals = {"weight": np.zeros(16), "words": np.zeros(4)}
+    pieces: dict[str, Piece] = {"weight": OuterProducts(left, right), "words": rows}
+    add_up(pieces, np.array([weight]), clip, radius(1 << 20, 20, torch.float64), totals)
+    assert sum(int(entry) ** 2 for total in totals.values() for entry in total) <= 1 << 40
+
+
+@pytest.mark.parametrize("weight", [1e60, 1e280, 1e300, -1e307])
+def test_a_gradient_of_zero_under_a_huge_weight_is_zero(weight: float) -> None:
+    """An infinite factor, or one that becomes so on the way, times zero would be NaN: in the total, for everybody."""
+    total = np.zeros(8)
+    pieces = {"weight": OuterProducts(torch.full((2, 2), 3e38), torch.zeros(2, 4))}
+    pieces["weight"].right[1] = 1e-3
+    add_up(pieces, np.array([weight, 1e-30]), 2.0**-50, radius(1 << 20, 8, torch.float64), {"weight": total})
+    assert np.isfinite(total).all()
+    assert total.all()

@@ -26,6 +26,7 @@ from torch.nn.functional import linear
 
 from coterie.learn.exact_gradients import TRIALS, stands_alone
 from coterie.learn.layer_gradients import BUILT_ENTRIES, RULES, Names, Outer, Part, understood
+from coterie.learn.models.model import seeded
 from coterie.learn.params import Layout, Params, map_leaves
 from coterie.learn.targets import targets
 from coterie.learn.whole import radius
@@ -79,11 +80,14 @@ def whole_gradient(
 
     Each example's is a function of itself and no longer than ``units``: gradients are found in blocks of one size, if
     there is one on this machine in which rows stand alone, and else one by one. A gradient that is not finite counts as
-    zero. Batches have a public ``width``.
+    zero. Batches have a public ``width``. Dropout alone is drawn by the place among those kept: an example that goes
+    leaves others the next masks, which are as likely, and secret.
     """
     kept, layout = (weights != 0).nonzero().flatten(), Layout.of(leaves)
     total, inner = np.zeros(layout.length), radius(units, layout.length, torch.float64)
     totals = {name: total[span] for name, span in layout.spans.items()}
+    if not len(kept):
+        return total
     size = _block(module, leaves, x, y, width)
     for places in kept.split(size):
         block = torch.cat([places, places[:1].expand(size - len(places))])  # filled up with what has no weight
@@ -108,17 +112,19 @@ def _numbers(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _block(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor, width: int) -> int:
-    """Tried once for a module and shape, on random examples, without dropout, which is drawn by the row.
+    """Tried once for a module and shape, without dropout, which is drawn by the row.
 
-    As few as there may be: a drawn batch fills about two thirds of its public width.
+    On random examples and leaves: a server whose first model is all zeros, in which rows do not differ, must not
+    choose. As few as there may be: a drawn batch fills about two thirds of its public width.
     """
     best = next((size for size in BLOCKS if 3 * size >= 2 * width), BLOCKS[-1])
     key = (tuple(like.shape[1:]), torch.get_num_threads(), best)
     tried = _alone.setdefault(module, {})
     if key not in tried:
+        traceable, leaves = _traceable(module, leaves, like, like_y), _made_up_leaves(leaves)
         x, y = _made_up(like, 2, torch.Generator().manual_seed(0)), targets(like_y).made_up(2, like_y)
-        with _without_dropout(module):
-            sizes = [best, *(size for size in BLOCKS if size != best)] if _traceable(module, leaves, x, y) else []
+        with _trial(module):
+            sizes = [best, *(size for size in BLOCKS if size != best)] if traceable else []
             own = _numbers(module, leaves, x, y).shape[1] if sizes else 0
             small = (size for size in sizes if size == BLOCKS[0] or size * own <= BUILT_ENTRIES)
             tried[key] = next((size for size in small if _stands_alone(module, leaves, like, like_y, size, own)), 1)
@@ -145,15 +151,32 @@ def _made_up(like: Tensor, count: int, draws: torch.Generator) -> Tensor:
     return (x if like.is_floating_point() else x.gt(0)).to(like.dtype)
 
 
+def _made_up_leaves(leaves: Params) -> Params:
+    """Of such a size that what layers pass on is about as large as what they are given."""
+    draws = torch.Generator().manual_seed(1)
+
+    def drawn(leaf: Tensor) -> Tensor:
+        fan = leaf[0].numel() if leaf.dim() > 1 else 1
+        return torch.randn(leaf.shape, generator=draws).div_(max(fan, 1) ** 0.5).to(leaf.dtype)
+
+    return map_leaves(drawn, leaves)
+
+
 def _plain(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str, Tensor]:
     tracked = {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
     with torch.enable_grad():
-        loss = targets(y).losses(functional_call(module, tracked, (x,)), y).sum()
+        loss = targets(y).losses(_outputs(module, tracked, x), y).sum()
     grads = torch.autograd.grad(loss, list(tracked.values()), allow_unused=True)
     return {
         name: torch.zeros_like(leaf) if grad is None else grad
         for (name, leaf), grad in zip(tracked.items(), grads, strict=True)
     }
+
+
+def _outputs(module: nn.Module, leaves: Params, x: Tensor) -> Any:
+    """Buffers are handed in as copies: what a module notes down there of one example, the next must not find."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    return functional_call(module, {**buffers, **leaves}, (x,))
 
 
 def _norms(parts: dict[str, Part], examples: int) -> Tensor:
@@ -206,7 +229,7 @@ def _trace(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> dict[str,
     fixed = {name: leaf.detach() for name, leaf in leaves.items()}
     trace = _Trace(len(x))
     with _watched(module, trace), torch.enable_grad():
-        loss = targets(y).losses(functional_call(module, fixed, (x,)), y).sum()
+        loss = targets(y).losses(_outputs(module, fixed, x), y).sum()
         return trace.parts(loss)
 
 
@@ -281,11 +304,16 @@ _alone: WeakKeyDictionary[nn.Module, dict[tuple[tuple[int, ...], int, int], int]
 
 
 @contextmanager
-def _without_dropout(module: nn.Module) -> Iterator[None]:
+def _trial(module: nn.Module) -> Iterator[None]:
+    """As in training, where layers may do other things, but for dropout; random numbers are left as they were."""
     modes: dict[nn.Module, bool] = {part: part.training for part in module.modules()}
-    module.eval()
+    module.train()
+    for part in modes:
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.eval()
     try:
-        yield
+        with seeded(0):
+            yield
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -300,9 +328,11 @@ def _owners(module: nn.Module) -> list[tuple[str, nn.Module]]:
     ]
 
 
-def _traceable(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> bool:
+def _traceable(module: nn.Module, leaves: Params, like: Tensor, like_y: Tensor) -> bool:
+    """Tried on what is made up: neither a client's examples nor a server's model decide."""
     if module not in _trusted:
-        _trusted[module] = _understands_all(module) and _agrees(module, leaves, x[:2], y[:2])
+        x, y = _made_up(like, 2, torch.Generator().manual_seed(0)), targets(like_y).made_up(2, like_y)
+        _trusted[module] = _understands_all(module) and _agrees(module, _made_up_leaves(leaves), x, y)
     return _trusted[module]
 
 
@@ -315,7 +345,7 @@ def _understands_all(module: nn.Module) -> bool:
 def _agrees(module: nn.Module, leaves: Params, x: Tensor, y: Tensor) -> bool:
     """A trial without dropout: norms and sum against plain gradients, one example at a time."""
     try:
-        with _without_dropout(module):
+        with _trial(module):
             parts = _trace(module, leaves, x, y)
             norms = _norms(parts, len(x))
             found = _sums(parts, torch.ones(len(x)), leaves)

@@ -21,6 +21,9 @@ from coterie.learn.whole import require_bound
 
 Doubles = NDArray[np.float64]
 
+MOST = 2.0**500
+"""Of a factor: times any single it is finite, so that a gradient of zero does not become NaN and stay in a total."""
+
 
 class Piece(ABC):
     """The gradients of several examples by one leaf."""
@@ -50,7 +53,7 @@ class OuterProducts(Piece):
     @staticmethod
     def rows(built: Tensor) -> OuterProducts:
         """Gradients (examples, ...) that are there in full."""
-        return OuterProducts(built.new_ones(len(built), 1), built.flatten(1))
+        return OuterProducts(built.new_ones(len(built), 1), built.reshape(len(built), -1))
 
     def numbers(self) -> Tensor:
         return torch.cat([self.left, self.right], 1)
@@ -82,7 +85,7 @@ class ScatteredRows(Piece):
         return ScatteredRows(self.places, _cleared(self.rows, examples))
 
     def add(self, factors: Doubles, total: Doubles) -> None:
-        scaled = torch.from_numpy(factors).view(-1, 1, 1) * self.rows.double()
+        scaled = torch.from_numpy(factors).view(-1, 1, 1) * self.rows.float().double()
         table = torch.from_numpy(total).view(-1, self.rows.shape[2])
         table.index_add_(0, self.places.flatten(), scaled.round_().flatten(0, 1))
 
@@ -97,8 +100,9 @@ def add_up(
     require_bound(clip)
     with np.errstate(all="ignore"):
         norms = np.sqrt(sum(piece.squared() for piece in pieces.values())) * np.abs(weights)
-        factors = np.where(np.isfinite(norms), weights * (inner / np.maximum(norms, clip)), 0.0)
-    lost = np.flatnonzero(~np.isfinite(norms))
+        factors = weights * (inner / np.maximum(norms, clip))
+    kept = np.isfinite(norms) & (np.abs(factors) < MOST)
+    factors, lost = np.where(kept, factors, 0.0), np.flatnonzero(~kept)
     for name, piece in pieces.items():
         finite = piece.without(lost) if len(lost) else piece
         finite.add(factors, totals[name])
@@ -111,7 +115,8 @@ def _squares(rows: Tensor) -> Doubles:
 
 
 def _array(rows: Tensor) -> NDArray[np.floating]:
-    found: NDArray[np.floating] = (rows if rows.dtype == torch.float64 else rows.float()).contiguous().numpy()
+    """In single precision, whatever it was: no square of these is lost below the smallest double, nor two's product."""
+    found: NDArray[np.floating] = rows.float().contiguous().numpy()
     return found
 
 
