@@ -400,7 +400,7 @@ clusters = 4
 level = "record"
 steps = 1
 [limits]
-max_membership_auc = {limit}
+{limit}
 """
 
 
@@ -410,7 +410,7 @@ def coterie(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_audit_writes_a_report_and_the_gate_decides_the_exit_code(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text(FILE.format(limit=1.0))
+    (tmp_path / "a.toml").write_text(FILE.format(limit="max_cost = 1e6"))
     done = coterie(tmp_path, "audit", "a.toml", "--json", "--junit", "gate.xml")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -419,7 +419,7 @@ def test_an_audit_writes_a_report_and_the_gate_decides_the_exit_code(tmp_path: P
     page = (tmp_path / "runs/audit/digits/report.html").read_text()
     assert "membership in a clustering" in page
     assert "<testsuite" in (tmp_path / "gate.xml").read_text()
-    (tmp_path / "a.toml").write_text(FILE.format(limit=0.51))
+    (tmp_path / "a.toml").write_text(FILE.format(limit="max_membership_auc = 0.51"))
     again = coterie(tmp_path, "audit", "a.toml")
     assert again.returncode == 1, again.stderr
     assert "breaks" in again.stdout

@@ -60,7 +60,7 @@ def test_what_is_sealed_leaves_the_server_with_what_anybody_would_say() -> None:
 
 @pytest.mark.parametrize("name", ["client reconstruction", "property inference"])
 def test_a_claim_is_stated_at_the_configured_delta(name: str) -> None:
-    quick = {"property_inference": {"clients": 3, "warmup": 1, "scored": 2, "victims": 1, "controls": []}}
+    quick = {"property_inference": {"clients": 3, "warmup": 1, "scored": 6, "victims": 1, "controls": []}}
     faces = {"kind": "faces", "count": 120, "label": "male", "rows": 12, "columns": 12}
     local = {"steps": 1, "batch_size": 4, "lr": 0.1, "poisson": True}
     trainer = {"kind": "fedavg", "rounds": 2, "local": local}

@@ -85,9 +85,10 @@ class Changes:
 
 
 def _require_writable(place: Path) -> None:
+    """Without a trace: what follows may still be refused."""
+    there = next(one for one in (place, *place.parents) if one.exists())
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):
+        with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise CannotWrite(f"cannot write in {place}: {error.strerror}; name another folder with --folder") from error
