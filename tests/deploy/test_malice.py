@@ -66,7 +66,8 @@ def test_rounds_go_forward(tmp_path: Path) -> None:
 def test_nothing_is_built_of_a_size_that_the_server_names(tmp_path: Path, shape: tuple[int, ...]) -> None:
     server = Lying(tmp_path)
     said = server.says(replace(server.offer, shape=shape))
-    assert "must be that of an example here, (4,)" in said.why
+    assert "must be that of an example here" in said.why
+    assert "(4,)" not in said.why  # which shape that is, the server has no need to know
 
 
 @pytest.mark.parametrize("words", ["[" * 100_000, '{"a":' * 50_000, "no JSON", "[1]"])
